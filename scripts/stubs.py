@@ -31,7 +31,8 @@ def generate(folder: Path) -> None:
             text = text.replace(f"amanda.{module}.", "")
             # A pointer may be None; pybind11 does not say so.
             text = re.sub(r"(\w+: \w+) = None", r"\1 | None = None", text)
-            (folder / f"{module}.pyi").write_text(_with_name(text) if module == "_core" else text)
+            text = _short(_with_name(text) if module == "_core" else text)
+            (folder / f"{module}.pyi").write_text(text)
 
 
 def _with_name(text: str) -> str:
@@ -40,6 +41,12 @@ def _with_name(text: str) -> str:
     if not properties:
         raise ValueError("[stubs] the stub of _core has no class Operator with properties to put its __name__ before")
     return before + operator + members + NAME + properties + rest
+
+
+def _short(text: str) -> str:
+    """The same with each docstring of one line, and each empty body, on one line, as in other code."""
+    text = re.sub(r'"""\n *(.*)\n *"""', r'"""\1"""', text)
+    return re.sub(r":\n +\.\.\.\n", ": ...\n", text)
 
 
 if __name__ == "__main__":

@@ -50,20 +50,17 @@ class Diff(Command):
     example = "amanda diff before.py after.py"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
+        option = parser.add_argument
         which = parser.add_mutually_exclusive_group()
         which.add_argument("--record", metavar="FOLDER", help="records the program there")
         which.add_argument("--against", metavar="FOLDER", help="compares the program with the record there")
         for name in ("rtol", "atol"):
-            parser.add_argument(f"--{name}", type=float, help="what is tolerated (default: 0 within a dtype)")
-        parser.add_argument(
-            "--close", action="store_true", help="tolerates what torch.testing.assert_close does for each dtype"
-        )
-        parser.add_argument(
-            "--float64", action="store_true", help="shows how far both results are from those of float64 inputs"
-        )
-        parser.add_argument("--top", type=int, help="how many rows (default: all)")
-        parser.add_argument("--json", metavar="FILE", help="writes all rows there, too")
-        parser.add_argument("--html", metavar="FILE", help="writes a page there, too")
+            option(f"--{name}", type=float, help="what is tolerated (default: 0 within a dtype)")
+        option("--close", action="store_true", help="tolerates what torch.testing.assert_close does for each dtype")
+        option("--float64", action="store_true", help="shows how far both results are from those of float64 inputs")
+        option("--top", type=int, help="how many rows (default: all)")
+        option("--json", metavar="FILE", help="writes all rows there, too")
+        option("--html", metavar="FILE", help="writes a page there, too")
 
     def begin(self, given: argparse.Namespace) -> Job:
         """Records and compares: a record that cannot be read is a mistake, also after its program has run."""

@@ -28,14 +28,15 @@ class CountFlops(Command):
     example = "amanda flops --by module --top 10 train.py"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
+        option = parser.add_argument
+        option(
             "--by",
             choices=GROUPS,
             default="both",
             help="what a row is: operator type and module, or one (default: both)",
         )
-        parser.add_argument("--top", type=int, default=TOP, help="how many rows of the table (default: %(default)s)")
-        parser.add_argument(
+        option("--top", type=int, default=TOP, help="how many rows of the table (default: %(default)s)")
+        option(
             "--cpu-attention", action="store_true", help="counts fused attention on the CPU, too, as on other devices"
         )
         result_files.add_options(parser, "all tables")

@@ -27,20 +27,21 @@ class Ls(Command):
     example = "amanda ls --ops 'conv2d,*norm*' --sort runs --top 20 train.py"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
+        option = parser.add_argument
+        option(
             "--ops",
             action="append",
             metavar="NAMES",
             help="only these, as ops= in a tool: conv2d,*norm* (default: all)",
         )
-        parser.add_argument(
+        option(
             "--sort",
             choices=point_table.SORTS,
             default="order",
             help="of the rows (default: %(default)s, of first runs)",
         )
-        parser.add_argument("--top", type=int, help="how many rows (default: all)")
-        parser.add_argument("--json", metavar="FILE", help="writes all rows there instead of printing a table")
+        option("--top", type=int, help="how many rows (default: all)")
+        option("--json", metavar="FILE", help="writes all rows there instead of printing a table")
 
     def job(self, program: Program, given: argparse.Namespace) -> Job:
         """Prints the points that ran, or writes them to a file."""

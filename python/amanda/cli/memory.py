@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import typing
 
-from amanda.cli import program_arguments
+from amanda.cli import program_arguments, result_files
 from amanda.cli.command import Command, Job, run_under
 from amanda.cli.command_output import Report
 from amanda.cli.program import Program
@@ -29,12 +29,11 @@ class Memory(Command):
     example = "amanda memory --html memory.html train.py"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--by", choices=GROUPS, default="line", help="what a row of the second table is (default: line)"
-        )
-        parser.add_argument("--top", type=int, default=TOP, help="how many rows of it (default: %(default)s)")
-        parser.add_argument("--html", metavar="FILE", help="writes a page there: tables, memory over time")
-        parser.add_argument("--json", metavar="FILE", help="writes all rows by operator there")
+        option = parser.add_argument
+        option("--by", choices=GROUPS, default="line", help="what a row of the second table is (default: line)")
+        option("--top", type=int, default=TOP, help="how many rows of it (default: %(default)s)")
+        option("--html", metavar="FILE", help="writes a page there: tables, memory over time")
+        option("--json", metavar="FILE", help="writes all rows by operator there")
 
     def job(self, program: Program, given: argparse.Namespace) -> Job:
         """Prints what was in memory, and writes the files."""
@@ -50,11 +49,7 @@ class Memory(Command):
                     print(f"{tool.at_error.when}:\n{tool.at_error.table('kind')}")
                     if given.by != "kind":
                         print(tool.at_error.table(given.by, given.top))
-            for name, path in files.items():
-                with made.part(f"write {path!r}"):
-                    if name == "html":
-                        tool.write_html(path, title=f"Memory at the peak: {' '.join(program.argv)}")
-                    else:
-                        tool.to_json(path, "id")
+            title = f"Memory at the peak: {' '.join(program.argv)}"
+            result_files.write(files, tool, "id", made, lambda path: tool.write_html(path, title=title))
 
         return run_under(tool, program, given, report)

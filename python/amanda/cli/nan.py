@@ -27,18 +27,13 @@ class FindNan(Command):
     example = "amanda nan --inf --allow-op softmax train.py"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--inf", action="store_true", help="infinities count, too")
-        parser.add_argument("--forward", action="store_true", help="gradients are not looked at")
-        parser.add_argument(
-            "--all", action="store_true", help="goes on after the first, and prints all that produced some"
-        )
+        option = parser.add_argument
+        option("--inf", action="store_true", help="infinities count, too")
+        option("--forward", action="store_true", help="gradients are not looked at")
+        option("--all", action="store_true", help="goes on after the first, and prints all that produced some")
         for what, example in (("op", "softmax"), ("module", "'*.attention'"), ("line", "masks.py:12")):
-            parser.add_argument(
-                f"--allow-{what}",
-                action="append",
-                default=[],
-                metavar="NAME",
-                help=f"that may produce some: {example}",
+            option(
+                f"--allow-{what}", action="append", default=[], metavar="NAME", help=f"that may produce some: {example}"
             )
 
     def job(self, program: Program, given: argparse.Namespace) -> Job:

@@ -26,24 +26,23 @@ class ProfileLines(Command):
     example = "amanda profile --backward --html page.html train.py"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
+        option = parser.add_argument
+        option(
             "--by",
             choices=GROUPS,
             default="line",
             help="what a row is: by line, the source code is printed (default: line)",
         )
-        parser.add_argument(
-            "--backward", action="store_true", help="backward operators, too, at the line that created them"
-        )
-        parser.add_argument(
+        option("--backward", action="store_true", help="backward operators, too, at the line that created them")
+        option(
             "--skip",
             type=int,
             default=0,
             metavar="N",
             help="leaves out the first N executions of each operator, which take longer (default: 0)",
         )
-        parser.add_argument("--top", type=int, help="how many rows of a table (default: all)")
-        parser.add_argument(
+        option("--top", type=int, help="how many rows of a table (default: all)")
+        option(
             "--libraries",
             action="store_true",
             help="lines of installed packages, too; without it, what they call counts for the line that called them",

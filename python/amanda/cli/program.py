@@ -113,9 +113,7 @@ class _Entered:
             self._scope.__exit__(type(error), error, error.__traceback__)
             raise NotStarted(error) from error
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             self._scope.__exit__(kind, error, traceback)

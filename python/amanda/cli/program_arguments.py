@@ -14,15 +14,12 @@ from amanda.driver import protocol, registry
 
 def add(command: argparse.ArgumentParser) -> None:
     """The options of scopes, and a program with its arguments, which come last."""
+    option = command.add_argument
     for name, (choices, meaning) in _scope_options().items():
-        command.add_argument(f"--{name}", choices=choices, default=choices[0], help=f"{meaning} (default: %(default)s)")
-    command.add_argument(
-        "--strict", action="store_true", help="exit status 4 if something ran that the tools did not look at"
-    )
-    command.add_argument("-m", nargs=argparse.REMAINDER, dest="module", metavar="MODULE", help="a module, as python -m")
-    command.add_argument(
-        "program", nargs=argparse.REMAINDER, help="a script and its arguments, after all options of ours"
-    )
+        option(f"--{name}", choices=choices, default=choices[0], help=f"{meaning} (default: %(default)s)")
+    option("--strict", action="store_true", help="exit status 4 if something ran that the tools did not look at")
+    option("-m", nargs=argparse.REMAINDER, dest="module", metavar="MODULE", help="a module, as python -m")
+    option("program", nargs=argparse.REMAINDER, help="a script and its arguments, after all options of ours")
 
 
 def program_of(given: argparse.Namespace) -> Program | None:

@@ -43,7 +43,8 @@ class Run(Command):
     mistakes = (*Command.mistakes, TypeError)  # of the arguments of tools
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
+        option = parser.add_argument
+        option(
             "-t",
             "--tool",
             dest="tools",
@@ -54,12 +55,12 @@ class Run(Command):
             "repeated",
         )
         _add_result_options(parser)
-        parser.add_argument(
+        option(
             "--schedule",
             metavar="NAME=STEPS,...",
             help="only some steps of training, as amanda.Schedule: wait=1,warmup=1,active=3; an optimizer ends a step",
         )
-        parser.add_argument("--config", metavar="FILE", help="TOML with tools, ops, modules, out and [options.TOOL]")
+        option("--config", metavar="FILE", help="TOML with tools, ops, modules, out and [options.TOOL]")
 
     def job(self, program: Program, given: argparse.Namespace) -> Job:
         """Prints what the tools of the command line found, or writes it."""
@@ -67,7 +68,8 @@ class Run(Command):
 
 
 def _add_result_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
+    option = command.add_argument
+    option(
         "-o",
         "--option",
         dest="assignments",
@@ -77,21 +79,17 @@ def _add_result_options(command: argparse.ArgumentParser) -> None:
         help="an argument of a tool, as profile.skip=1",
     )
     for name in ("ops", "modules"):
-        command.add_argument(
+        option(
             f"--{name}", action="append", default=[], metavar="NAMES", help=f"only these {name}: a,b* (default: all)"
         )
-    command.add_argument(
-        "--by", help="what a row of the printed tables stands for, where a tool has it: op, module, line"
-    )
-    command.add_argument("--sort", metavar="COLUMN", help="of the printed tables, where a tool has it")
-    command.add_argument("--top", type=int, default=TOP, help="rows of each printed table (default: %(default)s)")
-    command.add_argument("--out", metavar="FOLDER", help="writes the results there instead of printing them")
-    command.add_argument("--html", metavar="FILE", help="writes a page there, too: charts, source code, tables")
-    command.add_argument(
-        "--coverage", action="store_true", help="counts the operators that no tool saw, too; --html always does"
-    )
-    command.add_argument("--overwrite", action="store_true", help="replaces the run that --out holds")
-    command.add_argument(
+    option("--by", help="what a row of the printed tables stands for, where a tool has it: op, module, line")
+    option("--sort", metavar="COLUMN", help="of the printed tables, where a tool has it")
+    option("--top", type=int, default=TOP, help="rows of each printed table (default: %(default)s)")
+    option("--out", metavar="FOLDER", help="writes the results there instead of printing them")
+    option("--html", metavar="FILE", help="writes a page there, too: charts, source code, tables")
+    option("--coverage", action="store_true", help="counts the operators that no tool saw, too; --html always does")
+    option("--overwrite", action="store_true", help="replaces the run that --out holds")
+    option(
         "--format", default="json", metavar="NAMES", help=f"of results in --out: {','.join(FORMATS)} (default: json)"
     )
 

@@ -32,7 +32,8 @@ class TraceExpressions(Command):
     example = "amanda trace -e 'linear: input.abs().max()' -e '*: output.isnan().sum()' --by module train.py"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
+        option = parser.add_argument
+        option(
             "-e",
             dest="expressions",
             action="append",
@@ -40,15 +41,13 @@ class TraceExpressions(Command):
             metavar="EXPRESSION",
             help="operators, a colon, and Python over their operands; may be given several times",
         )
-        parser.add_argument("--by", choices=GROUPS, default="module", help="what a row is (default: %(default)s)")
-        parser.add_argument(
+        option("--by", choices=GROUPS, default="module", help="what a row is (default: %(default)s)")
+        option(
             "--every", type=int, default=1, metavar="N", help="only each N-th execution of an operator (default: all)"
         )
-        parser.add_argument(
-            "--aggregate", default=",".join(DEFAULT), metavar="NAMES", help="of the values (default: %(default)s)"
-        )
-        parser.add_argument("--top", type=int, help="how many rows (default: all)")
-        parser.add_argument("--json", metavar="FILE", help="writes all rows there instead of printing a table")
+        option("--aggregate", default=",".join(DEFAULT), metavar="NAMES", help="of the values (default: %(default)s)")
+        option("--top", type=int, help="how many rows (default: all)")
+        option("--json", metavar="FILE", help="writes all rows there instead of printing a table")
 
     def job(self, program: Program, given: argparse.Namespace) -> Job:
         """Prints the table, or writes its rows to a file."""

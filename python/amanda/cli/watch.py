@@ -32,13 +32,12 @@ class Watch(Command):
     example = "amanda watch --every 10 --tensorboard runs/1 --parquet out/1 train.py"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--every", type=int, default=1, metavar="N", help="only each N-th step of an optimizer (default: all)"
-        )
-        parser.add_argument("--skip-first", type=int, default=0, metavar="N", help="not the first N steps")
-        parser.add_argument("--parquet", metavar="FOLDER", help="writes all values there, as Parquet files")
-        parser.add_argument("--tensorboard", metavar="FOLDER", help="writes all values there, for TensorBoard")
-        parser.add_argument("--top", type=int, default=20, help="rows of the table (default: %(default)s)")
+        option = parser.add_argument
+        option("--every", type=int, default=1, metavar="N", help="only each N-th step of an optimizer (default: all)")
+        option("--skip-first", type=int, default=0, metavar="N", help="not the first N steps")
+        option("--parquet", metavar="FOLDER", help="writes all values there, as Parquet files")
+        option("--tensorboard", metavar="FOLDER", help="writes all values there, for TensorBoard")
+        option("--top", type=int, default=20, help="rows of the table (default: %(default)s)")
 
     def job(self, program: Program, given: argparse.Namespace) -> Job:
         """Prints a table of the series, and the alarms."""

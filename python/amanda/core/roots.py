@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import FunctionType, MethodType, TracebackType
+from types import FunctionType, MethodType
 from typing import Any, TypeVar, overload
 
 from amanda import _core
@@ -27,9 +27,7 @@ class Root:
         self._blocks.append(roots.enter_block(self.name))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if not self._blocks:
             raise _core.Error(f"[root] {self!r} was not entered, or left already")
         roots.leave_block(self._blocks)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from typing import Literal
+
+from amanda.reports.arguments import whole_number
 
 Phase = Literal["wait", "warmup", "active"]
 
@@ -67,10 +68,4 @@ def _checked(name: str, value: object) -> int:
     least = 1 if name in ("active", "every") else 0
     what = "cycles" if name == "repeat" else "steps"
     complaint = f"[schedule] {name}= is a number of {what}, {least} or more, got {value!r}"
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(complaint) from None
-    if number < least:
-        raise ValueError(complaint)
-    return number
+    return whole_number(value, complaint, least)

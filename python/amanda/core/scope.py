@@ -10,8 +10,8 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import CodeType, TracebackType
-from typing import Literal, NoReturn, ParamSpec, TypeVar
+from types import CodeType
+from typing import Any, Literal, NoReturn, ParamSpec, TypeVar
 
 from amanda import _core
 from amanda.core import fork, unmatched
@@ -78,9 +78,7 @@ class Scope:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         entry = next((entry for entry in reversed(_here.entries) if entry.scope is self), None)
         if entry is None:
             raise _core.Error("[scope] this scope was not entered on this thread; leave it where it was entered")

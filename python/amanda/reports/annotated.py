@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
+from amanda.reports.arguments import whole_number
 from amanda.reports.results import ByT, Results, RowT
 from amanda.reports.rich_table import Column
 from amanda.reports.sections import Listing, Section
@@ -174,11 +174,8 @@ def _by_file(rows: Sequence[Any]) -> dict[str, dict[int, Any]]:
 
 
 def _check_context(speaker: str, context: Any) -> None:
-    if context is None:
-        return
     complaint = f"[{speaker}] context= is how many lines to show around those with rows, 0 or more, got {context!r}"
-    try:
-        if isinstance(context, bool) or operator.index(context) < 0:
-            raise ValueError(complaint)
-    except TypeError:
-        raise TypeError(complaint) from None
+    if isinstance(context, bool):
+        raise ValueError(complaint)
+    if context is not None:
+        whole_number(context, complaint)

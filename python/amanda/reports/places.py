@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ class Place(NamedTuple):
         """The place of the operator of this context."""
         return cls(context.op_id, context.op.name, context.module_path, context.source)
 
+    def __str__(self) -> str:
+        where = ", ".join(text for text in (self.module_path, self.source) if text)
+        return f"{self.name} ({where})" if where else self.name
+
     def group(self, by: str) -> Place:
         """The group by "id", "op", "module" or "line" to which it belongs. Its `name` is what the group stands for."""
         if by == "op":
@@ -32,6 +37,21 @@ class Place(NamedTuple):
         if by == "line":
             return Place(None, self.source, "", self.source)
         return self
+
+
+@dataclasses.dataclass(frozen=True)
+class PlaceRow:
+    """The first fields of a row about one operator, or about all operators of a type, a module or a line."""
+
+    op_id: int | None  # by "id"; else None
+    name: str  # the operator, "aten::linear"; by "module" or "line" that module's path, or that line
+    module_path: str  # by "id" and "module"; else ""
+    source: str  # file:line of the call, by "id" and "line"; else ""
+
+    @property
+    def place(self) -> Place:
+        """The same as a `Place`."""
+        return Place(self.op_id, self.name, self.module_path, self.source)
 
 
 PLACE_FIELDS = ("op_id", "module_path", "source")

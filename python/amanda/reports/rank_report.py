@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from amanda.reports.arguments import check_choice
 from amanda.reports.progress import Progress
 from amanda.reports.rank_rows import VALUES, Combine, Part, RankRows, first_value
 from amanda.reports.run_datasets import dataset_of
@@ -73,8 +74,7 @@ def report(
             "[report] source is a folder, a DataFrame of pandas or Dask, or a relation of DuckDB, "
             f"got {type(source).__name__}"
         )
-    if combine not in ("sum", "mean"):
-        raise ValueError(f'[report] combine= is "sum" or "mean", got {combine!r}')
+    check_choice("[report] combine=", combine, ("sum", "mean"))
     columns = [str(name) for name in source.columns]
     names = _names(columns, by)
     value = _value(columns, value)
@@ -128,9 +128,7 @@ def _relation(folder: Path) -> tuple[duckdb.DuckDBPyRelation, dict[int, str], Ca
         raise ImportError(f"[report] {os.fspath(folder)!r} is a folder, and {NEEDED}") from error
     files = [str(path) for path in sorted(dataset.glob("rank=*/*.parquet"))]
     connection = duckdb.connect()
-    connection.execute(
-        "SET enable_progress_bar = true; SET enable_progress_bar_print = false"
-    )  # it is measured, not shown
+    connection.execute("SET enable_progress_bar = true; SET enable_progress_bar_print = false")  # measured, not shown
     relation = connection.read_parquet(files, hive_partitioning=True, union_by_name=True)
     return relation, dict.fromkeys(ranks, ""), lambda: max(connection.query_progress(), 0.0)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from amanda.reports import exports
+from amanda.reports.arguments import check_choice
 from amanda.reports.data_frame import data_frame
 from amanda.reports.rich_table import Column, rich_table
 
@@ -188,10 +189,7 @@ class Results(Generic[RowT, ByT]):
         known = list(self._groupings)
         if by is None:
             return typing.cast(ByT, known[0])
-        if by not in known:
-            *others, last = [f'"{name}"' for name in known]
-            listed = f"{', '.join(others)} or {last}" if others else last
-            raise ValueError(f"[{self._speaker}] by= is {listed}, got {by!r}")
+        check_choice(f"[{self._speaker}] by=", by, known)
         return by
 
     def _sorted(self, by: ByT, sort: str | None) -> Sequence[RowT]:

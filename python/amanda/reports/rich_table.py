@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from amanda.reports.arguments import whole_number
 
 if TYPE_CHECKING:
     from amanda.reports.table import Table
@@ -95,11 +96,8 @@ def _of_rows(columns: Sequence[Column], rows: Sequence[Any], caption: str, **loo
 
 
 def _check_top(speaker: str, top: object) -> None:
-    if top is None:
-        return
     complaint = f"[{speaker}] top= is how many rows to show, 0 or more, got {top!r}"
-    try:
-        if isinstance(top, bool) or operator.index(top) < 0:  # type: ignore[arg-type]
-            raise ValueError(complaint)
-    except TypeError:
-        raise TypeError(complaint) from None
+    if isinstance(top, bool):
+        raise ValueError(complaint)
+    if top is not None:
+        whole_number(top, complaint)

@@ -10,10 +10,8 @@ import torch
 
 from amanda import Error, OpContext
 from amanda import ops as amanda_ops
-from amanda.toolkit import frameworks, fused_layers
+from amanda.toolkit import Place, Where, frameworks, fused_layers
 from amanda.toolkit.arrays import of_torch
-from amanda.toolkit.places import Place
-from amanda.toolkit.where import Where
 from amanda.tools.quantization.rows import OperandPlace, Quantization, Row
 
 OPS = (*amanda_ops.linear, *amanda_ops.convolution, "_grouped_mm")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 import torch  # noqa: F401  (the extension module needs its libraries)
 
-from amanda.toolkit import evidence
-from amanda.toolkit.evidence import Unseen
+from amanda.toolkit import Column, Grouping, Results, Unseen, evidence, fields_of, number_column
+from amanda.toolkit.arguments import check_choice
 from amanda.toolkit.native import NativeTool, rematerialization
-from amanda.toolkit.tables import Column, Grouping, Results, fields_of, number_column
 
 __all__ = ["GroupBy", "Heuristic", "Rematerialization", "Row"]
 
@@ -103,8 +102,8 @@ class Rematerialization(Results[Row, GroupBy], NativeTool):
             ) from None
         if self.budget <= 0:
             raise ValueError(f"[rematerialization] budget= is a positive number of bytes, got {budget}")
-        _check("heuristic", heuristic, get_args(Heuristic))
-        _check("costs", costs, ("time", "equal"))
+        check_choice("[rematerialization] heuristic=", heuristic, get_args(Heuristic))
+        check_choice("[rematerialization] costs=", costs, ("time", "equal"))
         self._rematerializer = rematerialization.Rematerializer(self.budget, heuristic, costs == "equal")
         super().__init__(self._rematerializer.tool())
 
@@ -161,12 +160,6 @@ class Rematerialization(Results[Row, GroupBy], NativeTool):
             lambda rows: _sum(("", "", ""), rows),
         ),
     }
-
-
-def _check(name: str, value: object, known: Sequence[str]) -> None:
-    if value not in known:
-        *others, last = [f'"{each}"' for each in known]
-        raise ValueError(f"[rematerialization] {name}= is {', '.join(others)} or {last}, got {value!r}")
 
 
 def _sum(key: tuple[str, str, str], rows: Iterable[Row]) -> Row:

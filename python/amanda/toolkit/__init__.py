@@ -6,11 +6,13 @@ Results
     columns of tables; `fields_of` lists those of data frames; `Progress` is a bar. See also `toolkit.tables`,
     `toolkit.figures`, `toolkit.pages`, `toolkit.chrome_trace`, `toolkit.durations` and `toolkit.tensor_file`.
 Places
-    `Place` is an operator at its place in the program, `GroupBy` and `PLACE_FIELDS` are the common groupings, and `Where`
-    is an argument that selects operators. See also `toolkit.frames`.
+    `Place` is an operator at its place in the program, and `PlaceRow` the base of rows about one. `GroupBy`,
+    `PLACE_FIELDS` and `place_groupings` are the common groupings; `counted_groupings` and `grouped` are for rows that add
+    up. `Where` is an argument that selects operators. See also `toolkit.frames`.
 Evidence
-    `Skips` reads values, and counts those that it cannot read; `Unseen` is what a tool did not look at. `eager_only` and
-    `frameworks` leave out operators of compiled functions and of other frameworks. See also `toolkit.evidence`.
+    `Skips` reads values, and counts those that it cannot read; `TellsSkips` gives a tool the property that reports them.
+    `Unseen` is what a tool did not look at. `eager_only` and `frameworks` leave out operators of compiled functions and of
+    other frameworks. See also `toolkit.evidence`.
 Values
     `arrays_of` finds the `Arrays` with which a tool computes with tensors of PyTorch and with arrays of numpy alike;
     `arrays_in` and `array_in` find the arrays in an operand and in a program's result. `MEMORY` knows which memory has no
@@ -19,6 +21,8 @@ Parameters
     `ParameterUse` knows which parameters operators compute with, and which of them a tool left as they are;
     `TellsParameters` gives a tool the properties that report them. See also `toolkit.loss_scaling`,
     `toolkit.optimizer_phase` and `toolkit.fused_layers`.
+Arguments
+    `toolkit.arguments` checks what users give to tools.
 Threads and processes
     `lock` and `rlock` are locks that are free in a forked child. `own_work` is a context for operators of the tool itself,
     `preserved` one that restores what a run changes. `warn_here` warns at the program's line, and `this_rank` is the `Rank`
@@ -38,9 +42,9 @@ from amanda.toolkit.evidence import Unseen
 from amanda.toolkit.locks import lock, rlock
 from amanda.toolkit.native import NativeRoutine, NativeTool, natively
 from amanda.toolkit.parameters import ParameterUse, TellsParameters
-from amanda.toolkit.places import PLACE_FIELDS, GroupBy, Place
+from amanda.toolkit.places import PLACE_FIELDS, GroupBy, Place, PlaceRow, counted_groupings, grouped, place_groupings
 from amanda.toolkit.programs import Rank, own_work, preserved, this_rank, warn_here
-from amanda.toolkit.skips import Skips
+from amanda.toolkit.skips import Skips, TellsSkips
 from amanda.toolkit.tables import (
     AnnotatedResults,
     Column,
@@ -71,27 +75,32 @@ __all__ = [
     "NativeTool",
     "ParameterUse",
     "Place",
+    "PlaceRow",
     "Progress",
     "Rank",
     "Results",
     "Skips",
     "TellsParameters",
+    "TellsSkips",
     "Unseen",
     "Where",
     "array_in",
     "arrays_in",
     "arrays_of",
+    "counted_groupings",
     "deferred",
     "eager_only",
     "fields_of",
     "frameworks",
     "general_column",
+    "grouped",
     "lock",
     "name_column",
     "natively",
     "number_column",
     "own_work",
     "percentage_column",
+    "place_groupings",
     "preserved",
     "rlock",
     "this_rank",

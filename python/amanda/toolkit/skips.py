@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from amanda.core import evidence, fork
 from amanda.core.evidence import Unseen
-from amanda.toolkit.arrays import REASONS, UNWRITTEN, Arrays, arrays_of
+from amanda.toolkit.arrays import REASONS, UNWRITTEN, Arrays, known
 from amanda.toolkit.unwritten import UnwrittenMemory
 
-__all__ = ["Skips"]
+__all__ = ["Skips", "TellsSkips"]
 
 T = TypeVar("T")
 
@@ -67,18 +67,18 @@ class Skips:
 
     def is_unreadable(self, array: Any) -> bool:
         """The same as `unreadable`, and counts nothing."""
-        return _arrays(array).why_unreadable(array) is not None
+        return known(array).why_unreadable(array) is not None
 
     def unreadable(self, array: Any) -> bool:
         """Returns True, and counts the array, if it has no elements that a tool could compute with."""
-        reason = _arrays(array).why_unreadable(array)
+        reason = known(array).why_unreadable(array)
         if reason is not None:
             self.add(reason)
         return reason is not None
 
     def is_several(self, array: Any) -> bool:
         """Returns True, and counts the array, if it stands for several at once, under `torch.vmap`."""
-        several = bool(_arrays(array).plain(array).shape != array.shape)
+        several = bool(known(array).plain(array).shape != array.shape)
         if several:
             self.add("transformed")
         return several
@@ -89,7 +89,7 @@ class Skips:
         `function` receives elements that it can compute with, and their framework. It may still raise; this is counted
         too. `unwritten`: memory without values is read, too.
         """
-        arrays = _arrays(array)
+        arrays = known(array)
         with arrays.quietly():
             reason, detail = arrays.why_unreadable(array), ""
             if reason is None and not unwritten and self._is_unwritten(array):
@@ -107,7 +107,7 @@ class Skips:
 
     def size(self, array: Any) -> int | None:
         """The bytes of the array's elements, readable or not. If unknown, counts the array and returns None."""
-        arrays = _arrays(array)
+        arrays = known(array)
         with arrays.quietly():
             reason, detail = "symbolic", ""
             if not arrays.is_symbolic(array):
@@ -119,7 +119,15 @@ class Skips:
         return None
 
 
-def _arrays(array: Any) -> Arrays:
-    arrays = arrays_of(array)
-    assert arrays is not None
-    return arrays
+class TellsSkips:
+    """The property, and the remark below tables, of tools that have such `Skips`."""
+
+    _skips: Skips
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """The number of values that could not be read, and were left as they are, by reason."""
+        return self._skips.counts()
+
+    def _remarks(self, by: Any) -> list[str]:
+        return [self._skips.caption()]

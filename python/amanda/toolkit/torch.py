@@ -1,10 +1,10 @@
 """PyTorch: what tools for it need and torch has no public name for. Importing this module imports torch.
 
 `parameter_name`, `outermost_modules`, `running_modules`, `named_parts` and `held` find modules, parameters and their names.
-`graph_task_id` is the number of the backward pass that this thread runs, -1 outside of one; `checkpointed_regions` lists
-the checkpointed regions that it runs. `functorch_level`, `functorch_stack`, `get_unwrapped`, `WithoutFunctorch` and
-`FUNCTIONALIZE` are about transformations of torch.func. The other names are torch's own, and are the same in all versions
-of torch for which there is a driver.
+`graph_task_id` is the number of the backward pass that this thread runs, -1 outside of one; `running_leaf` is the leaf
+whose gradient it accumulates; `checkpointed_regions` lists the checkpointed regions that it runs. `functorch_level`,
+`functorch_stack`, `get_unwrapped`, `WithoutFunctorch` and `FUNCTIONALIZE` are about transformations of torch.func. The
+other names are torch's own, and are the same in all versions of torch for which there is a driver.
 """
 
 from amanda._torch import framework_probe, undeclared_writes
@@ -25,6 +25,7 @@ from amanda.drivers.torch.port import (
     graph_task_id,
     is_legacy_batched,
     parse_schema,
+    running_leaf,
     saved_tensor_hooks,
 )
 
@@ -46,6 +47,7 @@ __all__ = [
     "outermost_modules",
     "parameter_name",
     "parse_schema",
+    "running_leaf",
     "running_modules",
     "saved_tensor_hooks",
     "undeclared_writes",

@@ -6,10 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from amanda.toolkit import evidence
-from amanda.toolkit.evidence import Unseen
+from amanda.toolkit import Column, Grouping, Results, Unseen, evidence, fields_of, number_column
 from amanda.toolkit.native import NativeTool, tools
-from amanda.toolkit.tables import Column, Grouping, Results, fields_of, number_column
 
 GroupBy = Literal["both", "op", "module"]
 

@@ -9,31 +9,24 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from amanda import OpContext, Tool
-from amanda.toolkit import locks
+from amanda.toolkit import GroupBy, NativeRoutine, Place, PlaceRow, Skips, TellsSkips, locks, natively, place_groupings
 from amanda.toolkit.loss_scaling import LossScaling
-from amanda.toolkit.native import NativeRoutine, natively
-from amanda.toolkit.places import PLACE_FIELDS, GroupBy, Place
-from amanda.toolkit.skips import Skips
-from amanda.toolkit.tables import Column, Grouping, Results, fields_of, general_column, name_column, number_column
+from amanda.toolkit.tables import Column, Results, general_column, number_column
 
 Side = Literal["grad_output", "grad_input"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class Row(PlaceRow):
     """One gradient that one backward operator receives or returns, over all its runs.
 
     By "op" a row is that gradient of all backward operators of a type; by "module" and "line" all gradients that the
-    backward operators there receive, or return.
+    backward operators there receive, or return. `name` and the place are those of the forward operator.
 
     A norm is the Euclidean norm of all elements, accumulated in float64, in the unit of the gradient. `last` is the
     latest norm, including NaN and infinity. `min`, `max` and `mean` cover the finite norms; None if there was none.
     """
 
-    op_id: int | None  # by "id"; else None
-    name: str  # the forward operator, "aten::linear"; by "module" or "line" that module's path, or that line
-    module_path: str  # by "id" and "module"; else ""
-    source: str  # file:line of the forward call, by "id" and "line"; else ""
     backward_op: str  # the autograd node, "AddmmBackward0", by "id" and "op"; else ""
     backward_op_id: int | None  # by "id"; else None
     side: Side
@@ -48,7 +41,7 @@ class Row:
     skipped: int = 0  # runs whose gradient could not be read
 
 
-class GradientStatistics(Results[Row, GroupBy], Tool):
+class GradientStatistics(TellsSkips, Results[Row, GroupBy], Tool):
     """Collects the norms of the gradients that flow into and out of every backward operator::
 
         gradients = GradientStatistics()
@@ -119,11 +112,6 @@ class GradientStatistics(Results[Row, GroupBy], Tool):
         return "skipped" if norm is None else norm
 
     @property
-    def skipped(self) -> dict[str, int]:
-        """How many gradients could not be read, by reason."""
-        return self._skips.counts()
-
-    @property
     def loss_scales(self) -> list[float]:
         """The factors by which a GradScaler has multiplied losses, in the order in which each came first; empty if
         there are none."""
@@ -167,26 +155,25 @@ class GradientStatistics(Results[Row, GroupBy], Tool):
     def _remarks(self, by: GroupBy) -> list[str]:
         return [self._loss_scaling.caption(), self._skips.caption()]
 
-    _node = Column("backward op", lambda row: row.backward_op, left=True, folds=True, field="backward_op")
     _side = Column("side", lambda row: row.side, left=True, field="side")
-    _position = number_column("pos", "position")
+    _of_node = (
+        Column("backward op", lambda row: row.backward_op, left=True, folds=True, field="backward_op"),
+        _side,
+        number_column("pos", "position"),
+    )
     _values = (
         number_column("calls", "calls"),
         *(general_column(f"{field} norm", field) for field in ("mean", "min", "max")),
         number_column("undefined", "undefined"),
         number_column("not finite", "nonfinite"),
     )
-    _only_by_id = (*PLACE_FIELDS, "backward_op_id", "last")
-    _not_by_module = (*_only_by_id, "backward_op", "position")
-    _groupings = {
-        "id": Grouping([name_column("id"), _node, _side, _position, *_values], fields_of(Row, position="int64")),
-        "op": Grouping(
-            [name_column("op"), _node, _side, _position, *_values],
-            fields_of(Row, without=_only_by_id, position="int64"),
-        ),
-        "module": Grouping([name_column("module"), _side, *_values], fields_of(Row, without=_not_by_module)),
-        "line": Grouping([name_column("line"), _side, *_values], fields_of(Row, without=_not_by_module)),
-    }
+    _groupings = place_groupings(
+        Row,
+        _values,
+        {"id": _of_node, "op": _of_node, "module": [_side], "line": [_side]},
+        only_by_id=("backward_op_id", "last"),
+        position="int64",
+    )
 
 
 class _Node(NamedTuple):

@@ -10,11 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from amanda import OpContext, Tool
-from amanda.toolkit import locks
-from amanda.toolkit.arrays import Arrays, arrays_in
-from amanda.toolkit.places import PLACE_FIELDS, GroupBy, Place
-from amanda.toolkit.skips import Skips
-from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column, number_column
+from amanda.toolkit import Arrays, GroupBy, Place, PlaceRow, Skips, TellsSkips, arrays_in, locks, place_groupings
+from amanda.toolkit.tables import Column, Results, number_column
 from amanda.toolkit.unwritten import MEMORY, allocates, may_be_met
 
 if TYPE_CHECKING:
@@ -26,13 +23,9 @@ MAGNITUDES = tuple(2.0**exponent for exponent in range(LOWEST, -LOWEST + 1))
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class Row(PlaceRow):
     """One output of one operator in some of its executions; or all outputs of an operator type, a module or a line."""
 
-    op_id: int | None  # by "id"; else None
-    name: str  # "aten::relu"; by "module" or "line" that module's path, or that line
-    module_path: str  # by "id" and "module"; else ""
-    source: str  # file:line of the call, by "id" and "line"; else ""
     output: int | None  # the position, by "id"; a list of tensors is one position
     step: int  # the first execution that the row stands for, from 0 on
     calls: int  # executions that were looked at; each counts once per output
@@ -49,7 +42,7 @@ class Row:
         return self.zeros / self.elements if self.elements else 0.0
 
 
-class ValueHistograms(Results[Row, GroupBy], Tool):
+class ValueHistograms(TellsSkips, Results[Row, GroupBy], Tool):
     """Counts the values of operators' outputs in bins, and the zeros, over time::
 
         histograms = ValueHistograms(ops=amanda.ops.activation, every=10)
@@ -98,13 +91,7 @@ class ValueHistograms(Results[Row, GroupBy], Tool):
         number_column("NaN", "nans"),
     )
     _output = Column("out", lambda row: "" if row.output is None else f"{row.output}", field="output")
-    _fields = fields_of(Row, without=(*PLACE_FIELDS, "output"), sparsity="float64")
-    _groupings = {
-        "id": Grouping([name_column("id"), _output, *_counted], fields_of(Row, sparsity="float64")),
-        "op": Grouping([name_column("op"), *_counted], _fields),
-        "module": Grouping([name_column("module"), *_counted], _fields),
-        "line": Grouping([name_column("line"), *_counted], _fields),
-    }
+    _groupings = place_groupings(Row, _counted, {"id": [_output]}, sparsity="float64")
 
     def __init__(
         self,
@@ -198,11 +185,6 @@ class ValueHistograms(Results[Row, GroupBy], Tool):
 
     # ---- reporting --------------------------------------------------------------------------------------------------
 
-    @property
-    def skipped(self) -> dict[str, int]:
-        """The number of outputs that could not be read, by reason."""
-        return self._skips.counts()
-
     def reset(self) -> None:
         self.reset_evidence()
         with self._lock:
@@ -223,9 +205,6 @@ class ValueHistograms(Results[Row, GroupBy], Tool):
             for (place, position), group in groups.items()
             for step in sorted(group)
         ]
-
-    def _remarks(self, by: GroupBy) -> list[str]:
-        return [self._skips.caption()]
 
     # ---- plots ------------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Literal
 
 from amanda import OpContext, Tool
-from amanda.toolkit import locks
-from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column, number_column
+from amanda.toolkit import Column, Grouping, Results, fields_of, locks, name_column, number_column
 
 if TYPE_CHECKING:
     import torch

@@ -9,17 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from amanda import OpContext, Tool
-from amanda.toolkit import locks
-from amanda.toolkit.arrays import Arrays, arrays_of
-from amanda.toolkit.native import NativeRoutine, natively
-from amanda.toolkit.places import PLACE_FIELDS, GroupBy, Place
-from amanda.toolkit.skips import Skips
-from amanda.toolkit.tables import Column, Grouping, Results, fields_of, general_column, name_column, number_column
+from amanda.toolkit import Arrays, GroupBy, NativeRoutine, Place, PlaceRow, arrays_of, locks, natively, place_groupings
+from amanda.toolkit.skips import Skips, TellsSkips
+from amanda.toolkit.tables import Column, Results, general_column, number_column
 from amanda.toolkit.unwritten import MEMORY, allocates, may_pass_on
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class Row(PlaceRow):
     """One output of one operator over all its runs; an operator that returns nothing has one row with no output.
 
     By "op" a row is one output of all operators of a type; by "module" and "line" all outputs of all operators there.
@@ -27,10 +24,6 @@ class Row:
     `std` is the population standard deviation: it divides by the number of elements, not by one less.
     """
 
-    op_id: int | None  # by "id"; else None
-    name: str  # "aten::linear"; by "module" or "line" that module's path, or that line
-    module_path: str  # by "id" and "module"; else ""
-    source: str  # file:line of the call, by "id" and "line"; else ""
     output: int | None  # the position; a list of tensors is one position
     calls: int  # runs of the operator, or of all operators of the row
     elements: int  # of all runs together
@@ -49,7 +42,7 @@ class Row:
         return self.zeros / self.elements if self.elements else 0.0
 
 
-class OpStatistics(Results[Row, GroupBy], Tool):
+class OpStatistics(TellsSkips, Results[Row, GroupBy], Tool):
     """Collects statistics of all outermost operators' outputs, over all runs, scopes and threads in which it is used::
 
         statistics = OpStatistics()
@@ -114,11 +107,6 @@ class OpStatistics(Results[Row, GroupBy], Tool):
         with self._lock:
             self._operators.setdefault(place.op_id, _Operator(place)).add(1, [_Summary() for _ in outputs])
 
-    @property
-    def skipped(self) -> dict[str, int]:
-        """The number of outputs that could not be read, by reason."""
-        return self._skips.counts()
-
     def reset(self) -> None:
         self.reset_evidence()
         with self._lock:
@@ -142,9 +130,6 @@ class OpStatistics(Results[Row, GroupBy], Tool):
         for op_id, first_ns, calls, outputs in self._recorder.rows() if self._recorder is not None else ():
             yield _Operator(self._places[op_id], calls, [_Summary(*fields) for fields in outputs], first_ns)
 
-    def _remarks(self, by: GroupBy) -> list[str]:
-        return [self._skips.caption()]
-
     _values = (
         number_column("calls", "calls"),
         *(general_column(field, field) for field in ("mean", "std", "min", "max")),
@@ -153,18 +138,7 @@ class OpStatistics(Results[Row, GroupBy], Tool):
         number_column("inf", "infs"),
     )
     _output = Column("out", lambda row: "" if row.output is None else f"{row.output}", field="output")
-    _groupings = {
-        "id": Grouping([name_column("id"), _output, *_values], fields_of(Row, sparsity="float64")),
-        "op": Grouping(
-            [name_column("op"), _output, *_values], fields_of(Row, without=PLACE_FIELDS, sparsity="float64")
-        ),
-        "module": Grouping(
-            [name_column("module"), *_values], fields_of(Row, without=[*PLACE_FIELDS, "output"], sparsity="float64")
-        ),
-        "line": Grouping(
-            [name_column("line"), *_values], fields_of(Row, without=[*PLACE_FIELDS, "output"], sparsity="float64")
-        ),
-    }
+    _groupings = place_groupings(Row, _values, {"id": [_output], "op": [_output]}, sparsity="float64")
 
 
 @dataclasses.dataclass(eq=False)

@@ -14,14 +14,8 @@ from types import ModuleType
 from amanda.driver.protocol import Access, CoverageCounter, Option, Origin
 from amanda.drivers.tensorflow import version as required
 
-_DISTRIBUTIONS = (
-    "tensorflow",
-    "tensorflow-cpu",
-    "tensorflow-gpu",
-    "tensorflow-intel",
-    "tensorflow-macos",
-    "tf-nightly",
-)
+_KINDS = ("", "-cpu", "-gpu", "-intel", "-macos")
+_DISTRIBUTIONS = (*(f"tensorflow{kind}" for kind in _KINDS), "tf-nightly")
 _NAME = re.compile(r"(tensorflow::)?[A-Z>_]\w*")
 _NO_DATA = re.compile("Handle|HashTable|Iterator|Variable")  # operators whose results stand for something else
 
@@ -48,12 +42,8 @@ class TensorFlowDriver:
         if not _is_built():
             return [("tensorflow", f"{version} is installed, but this build of amanda has no driver for it")]
         if not _fits(version):
-            return [
-                (
-                    "tensorflow",
-                    f"{version}; amanda needs TensorFlow {required.VERSION}, so that tools see nothing of it",
-                )
-            ]
+            why = f"amanda needs TensorFlow {required.VERSION}, so that tools see nothing of it"
+            return [("tensorflow", f"{version}; {why}")]
         if not self._patches:
             return [("tensorflow", f"{version}; amanda is ready for it when a program imports it")]
         return [("tensorflow", f"{version}; amanda is attached to it")]

@@ -85,9 +85,6 @@ graph_transforms = _get("python.eager.polymorphic_function.transform", "FUNC_GRA
 make_forward_backward = _patchable(
     "python.eager.polymorphic_function.concrete_function", "_create_forward_backward_with_graph"
 )
-all_concrete_functions = _patchable(
-    "python.eager.polymorphic_function.polymorphic_function", "Function._list_all_concrete_functions"
-)
 in_save_context = _get("python.saved_model.save_context", "in_save_context")
 record_gradient = _patchable("python.eager.execute", "record_gradient")
 record_gradient_of_backprop = _patchable("python.eager.backprop", "record_gradient")
@@ -126,15 +123,12 @@ execute = _patchable("python.eager.execute", "execute")
 execute_with_callbacks = _get("python.eager.execute", "execute_with_callbacks")
 imperative_grad = _patchable("python.eager.imperative_grad", "imperative_grad")  # all of tape.gradient
 no_tape_records = _get("python.pywrap_tfe", "TFE_Py_TapeSetIsEmpty")
-_context = _get("python.eager.context", "context")
-_EagerTensor = _get("python.framework.ops", "EagerTensor")
 _clear_kernels = _get("python.pywrap_tfe", "TFE_ContextClearCaches")
 
 # Calls that are not supported.
 run_replicas = _patchable("python.distribute.distribute_lib", "StrategyBase.run")
-_default_strategies = (
-    _get("python.distribute.distribute_lib", "_DefaultDistributionStrategy"),
-    _get("python.distribute.distribute_lib", "_DefaultDistributionStrategyV1"),
+_default_strategies = tuple(
+    _get("python.distribute.distribute_lib", f"_DefaultDistributionStrategy{version}") for version in ("", "V1")
 )
 
 _op_list = _get("python.client.pywrap_tf_session", "TF_GetAllOpList")

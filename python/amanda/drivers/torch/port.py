@@ -83,9 +83,6 @@ functorch_stack = _get("_C._functorch.get_interpreter_stack", _missing)  # of tr
 FUNCTIONALIZE = _get("_C._functorch.TransformType.Functionalize", _missing)
 WithoutFunctorch = _get("_C._DisableFuncTorch", _missing)  # a context: no transformation of torch.func
 functorch_level = _get("_C._functorch.maybe_current_level", _missing)  # of vmap, grad, ...; None outside of them
-outside_transformations = _get(  # a context, in which those of torch.func do not apply
-    "_functorch.pyfunctorch.temporarily_clear_interpreter_stack", _missing
-)
 get_tracing_state = _get("_C._get_tracing_state", _missing)  # of torch.jit.trace; None if no trace is made
 set_tracing_state = _get("_C._set_tracing_state", _missing)
 WithoutTorchFunction = _get(
@@ -242,3 +239,8 @@ def checkpointed_regions() -> list[tuple[object, int | None]]:
                 found.append((frame.f_locals["ctx"], graph_task_id()))
         frame = frame.f_back  # type: ignore[assignment]
     return found[::-1]
+
+
+def running_leaf() -> Any:
+    """The leaf of the AccumulateGrad node that runs on this thread; None if no such node runs."""
+    return getattr(torch._C._current_autograd_node(), "variable", None)

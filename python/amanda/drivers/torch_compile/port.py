@@ -93,7 +93,6 @@ free_unbacked_symbols = _get("torch.fx.experimental.symbolic_shapes", "free_unba
 is_traceable_wrapper_subclass = _get("torch.utils._python_dispatch", "is_traceable_wrapper_subclass")
 # A context: no tensor's own __torch_function__, nor that of any mode.
 WithoutTorchFunctions = _get("torch._C", "DisableTorchFunction")
-shares_memory = _get("torch._C", "_is_alias_of")
 # True if an operator of this name takes a number where its schema has a tensor.
 takes_numbers_as_tensors = _get("torch._C", "_should_allow_numbers_as_tensors")
 functorch_level = _get("torch._C._functorch", "maybe_current_level")

@@ -15,19 +15,13 @@ from amanda import Error, OpContext, Operator, Run, Tool, apply
 from amanda.research.effective_path import masks, rules
 from amanda.research.effective_path.extraction import Execution, Extraction
 from amanda.research.effective_path.path import Part, Path
-from amanda.toolkit import eager_only, locks
-from amanda.toolkit.places import PLACE_FIELDS, GroupBy, Place
-from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column, number_column
+from amanda.toolkit import Column, GroupBy, Place, PlaceRow, Results, eager_only, locks, number_column, place_groupings
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class Row(PlaceRow):
     """How much of an operator was on the paths, over all samples. By "op", "module" and "line", of several operators."""
 
-    op_id: int | None  # by "id"; else None
-    name: str  # the operator, "aten::linear"; by "module" or "line" that module's path, or that line
-    module_path: str  # by "id" and "module"; else ""
-    source: str  # file:line of the call, by "id" and "line"; else ""
     paths: int  # executions of the operator, each of one sample
     synapses: int  # of these executions
     active_synapses: int  # those on the path
@@ -100,15 +94,8 @@ class EffectivePath(Results[Row, GroupBy], Tool):
 
     _speaker = "effective_path"
     _densities = tuple(_share_column(name, f"{name[:-1]}_density") for name in ("neurons", "synapses", "weights"))
-    _properties = {"neuron_density": "float64", "synapse_density": "float64", "weight_density": "float64"}
-    _counts = (number_column("paths", "paths"), *_densities)
-    _fields = fields_of(Row, without=PLACE_FIELDS, **_properties)
-    _groupings = {
-        "id": Grouping([name_column("id"), *_counts], fields_of(Row, **_properties)),
-        "op": Grouping([name_column("op"), *_counts], _fields),
-        "module": Grouping([name_column("module"), *_counts], _fields),
-        "line": Grouping([name_column("line"), *_counts], _fields),
-    }
+    _properties: dict[str, Any] = dict.fromkeys(("neuron_density", "synapse_density", "weight_density"), "float64")
+    _groupings = place_groupings(Row, (number_column("paths", "paths"), *_densities), **_properties)
 
     def __init__(self, theta: float = 0.5) -> None:
         super().__init__()
@@ -204,7 +191,7 @@ class EffectivePath(Results[Row, GroupBy], Tool):
             context.insert_before_op(self._keep, with_run=True, names=names, in_place=in_place)
             context.insert_after_op(self._keep_sign, outputs=[0], with_run=True)
         elif {"p", "train"} <= {*names}:
-            context.insert_before_op(self._refuse_dropout, inputs=["p", "train"], where=rules.text(place))
+            context.insert_before_op(self._refuse_dropout, inputs=["p", "train"], where=str(place))
 
     def _begin(self, run: Run, place: Place) -> None:
         if self._extraction is not None:
@@ -215,7 +202,7 @@ class EffectivePath(Results[Row, GroupBy], Tool):
             execution, named = run["execution"], dict(zip(names, inputs, strict=True))
             if named.get("training"):
                 raise Error(
-                    f"[effective_path] {rules.text(execution.place)} normalizes by statistics of the batch, which mix "
+                    f"[effective_path] {execution.place} normalizes by statistics of the batch, which mix "
                     "samples; call model.eval() first"
                 )
             execution.keep(named, in_place)

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from amanda.toolkit.arguments import check_choice
 from amanda.toolkit.places import Place
 
 Part = Literal["synapses", "neurons", "weights"]
@@ -21,9 +22,8 @@ class Layer:
 
     place: Place
     neurons: Tensor  # bool, in the shape of the output without samples: outputs on the path
-    synapses: (
-        Tensor  # of all that the outputs have, the numbers of those on the path, ascending: output * fan_in + input
-    )
+    # Of all that the outputs have, the numbers of those on the path, ascending: output * fan_in + input.
+    synapses: Tensor
     fan_in: int  # synapses that an output has
     weights: Tensor | None  # bool, in the weight's shape: weights of synapses on the path; None if there are no weights
 
@@ -60,7 +60,7 @@ class Path:
 
     def density(self, part: Part = "synapses") -> float:
         """The share of all synapses, neurons or weights that is on the path, 0 to 1."""
-        _check("part", part, get_args(Part))
+        check_choice("[effective_path] part=", part, get_args(Part))
         layers = self.layers.values()
         return sum(layer.active(part) for layer in layers) / max(1, sum(layer.size(part) for layer in layers))
 
@@ -94,8 +94,8 @@ class Path:
                 path of a class is much larger than that of an image, so that its size dominates their Jaccard index. What
                 both lack is equal: 1.
         """
-        _check("part", part, get_args(Part))
-        _check("measure", measure, get_args(Measure))
+        check_choice("[effective_path] part=", part, get_args(Part))
+        check_choice("[effective_path] measure=", measure, get_args(Measure))
         _check_comparable(self, other)
         found = []
         for key, ours in self.layers.items():
@@ -137,12 +137,6 @@ class Path:
 def _any(masks: list[Tensor | None]) -> Tensor | None:
     known = [mask for mask in masks if mask is not None]
     return torch.stack(known).any(0) if known else None
-
-
-def _check(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        *others, last = [f'"{one}"' for one in known]
-        raise ValueError(f"[effective_path] {name}= is {', '.join(others)} or {last}, got {value!r}")
 
 
 def _check_comparable(one: Path, other: Path) -> None:

@@ -59,8 +59,8 @@ def carry(mask: Tensor | None, node: str, execution: Execution) -> tuple[Tensor 
     if mask is None:
         return tuple(found)
     place, name = execution.place, base(execution.place.name.removeprefix("aten::"))
-    masks.checked(mask, text(place))
-    inputs = execution.unchanged(text(place))
+    masks.checked(mask, str(place))
+    inputs = execution.unchanged(str(place))
     slope = pointwise.slopes[name](inputs, execution.live) if name in pointwise.slopes else None
     if slope is not None:
         source, factor = slope
@@ -88,7 +88,7 @@ def _choose(mask: Tensor, name: str, execution: Execution) -> list[Tensor]:
         raise unknown(place, str(error)) from None
     if samples > 1 and shape[:1] != (samples,):
         raise Error(
-            f"[effective_path] {text(place)}: outputs of {list(shape)} do not begin with the {samples} samples; pass one "
+            f"[effective_path] {place}: outputs of {list(shape)} do not begin with the {samples} samples; pass one "
             "sample at a time"
         )
     wanted = masks.wanted(mask.flatten(), execution.sign.flatten())
@@ -100,17 +100,11 @@ def _kind(node: str) -> str:
     return node.rstrip("0123456789").removesuffix("Backward")
 
 
-def text(place: Place) -> str:
-    """An operator with its module and line, for messages."""
-    where = ", ".join(part for part in (place.module_path, place.source) if part)
-    return f"{place.name} ({where})" if where else place.name
-
-
 def unknown(place: Place, why: str) -> Error:
     """The error of an operator without a rule."""
     names = ", ".join(sorted(known - pointwise.activations))
     return Error(
-        f"[effective_path] {text(place)} is on the path, but which of its inputs are critical is not known: {why}. Known "
+        f"[effective_path] {place} is on the path, but which of its inputs are critical is not known: {why}. Known "
         f"are {names}, activations, and what only moves elements; write the model with these, or extract the path of the "
         "part that follows"
     )

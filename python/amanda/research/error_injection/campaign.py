@@ -11,23 +11,17 @@ from amanda import Error, OpContext, apply
 from amanda.research.error_injection import error_injection
 from amanda.research.error_injection.error_injection import OPS, ErrorInjection
 from amanda.research.error_injection.faults import Fault
-from amanda.toolkit.arrays import Arrays, array_in, arrays_of
-from amanda.toolkit.places import PLACE_FIELDS, Place
-from amanda.toolkit.programs import preserved
-from amanda.toolkit.tables import Column, Grouping, Progress, Results, fields_of, name_column, number_column
+from amanda.toolkit import Arrays, Place, PlaceRow, array_in, arrays_of, place_groupings, preserved
+from amanda.toolkit.tables import Column, Grouping, Progress, Results, name_column, number_column
 
 CampaignBy = Literal["id", "op", "module", "line", "bit"]
 Outcome = Literal["masked", "sdc", "crash"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
+class Trial(PlaceRow):
     """One run of the program with faults in one layer."""
 
-    op_id: int | None
-    name: str  # "aten::conv2d"
-    module_path: str
-    source: str
     seed: int  # ErrorInjection(fault, seed=seed, execution=execution, ...) at that operator injects the same again
     execution: int | None  # the layer's execution that was hit; None if all were
     faults: tuple[error_injection.Row, ...]
@@ -36,13 +30,9 @@ class Trial:
 
 
 @dataclasses.dataclass(frozen=True)
-class CampaignRow:
+class CampaignRow(PlaceRow):
     """The trials of one layer, of an operator type, a module or a line; or those whose faults hit the same bit."""
 
-    op_id: int | None  # by "id"; else None
-    name: str  # "aten::conv2d"; by "module", "line" and "bit" that module's path, that line, or "bit 30"
-    module_path: str  # by "id" and "module"; else ""
-    source: str  # file:line of the call, by "id" and "line"; else ""
     trials: int
     identical: int  # of the masked ones: those with a bit-equal result
     masked: int
@@ -137,15 +127,9 @@ class Campaign(Results[CampaignRow, CampaignBy]):
         Column("95%", lambda row: f"{row.sdc_low:.1%} to {row.sdc_high:.1%}"),
         Column("crash rate", lambda row: f"{row.crash_rate:.1%}", field="crash_rate"),
     )
-    _rates = dict.fromkeys(("sdc_rate", "sdc_low", "sdc_high", "crash_rate"), "float64")
-    _fields = fields_of(CampaignRow, without=PLACE_FIELDS, **_rates)
-    _groupings = {
-        "id": Grouping([name_column("id"), *_counts], fields_of(CampaignRow, **_rates)),
-        "op": Grouping([name_column("op"), *_counts], _fields),
-        "module": Grouping([name_column("module"), *_counts], _fields),
-        "line": Grouping([name_column("line"), *_counts], _fields),
-        "bit": Grouping([name_column("bit"), *_counts], _fields),
-    }
+    _rates: dict[str, Any] = dict.fromkeys(("sdc_rate", "sdc_low", "sdc_high", "crash_rate"), "float64")
+    _groupings = place_groupings(CampaignRow, _counts, **_rates)
+    _groupings["bit"] = Grouping([name_column("bit"), *_counts], _groupings["op"].fields)
 
     def __init__(
         self,
@@ -189,7 +173,7 @@ class Campaign(Results[CampaignRow, CampaignBy]):
         without = {name: value for name, value in self._options.items() if name not in ("index", "count", "rate")}
         look = ErrorInjection(self._fault, where=self._where, rate=0.0, **without)
         golden = result_under(look)
-        layers = {Place(row.op_id, row.name, row.module_path, row.source): row.executions for row in look.rows("id")}
+        layers = {row.place: row.executions for row in look.rows("id")}
         if not _identical(golden, result_under(look)):  # also in a scope: compiled functions run eagerly there
             raise Error(
                 "[campaign] the program has other results when it is run again without a fault, so what faults do cannot "
@@ -251,8 +235,7 @@ class Campaign(Results[CampaignRow, CampaignBy]):
     def _rows(self, by: CampaignBy) -> list[CampaignRow]:
         groups: dict[Any, list[Trial]] = {}
         for trial in self.trials:
-            place = Place(trial.op_id, trial.name, trial.module_path, trial.source)
-            groups.setdefault(_bit_of(trial) if by == "bit" else place.group(by), []).append(trial)
+            groups.setdefault(_bit_of(trial) if by == "bit" else trial.place.group(by), []).append(trial)
         if by == "bit":
             groups = {Place(None, _bit_name(bit), "", ""): groups[bit] for bit in sorted(groups)}
         return [_row(place, trials) for place, trials in groups.items()]

@@ -14,12 +14,9 @@ from amanda import Error, OpContext, Tool
 from amanda import ops as amanda_ops
 from amanda.research.error_injection.elements import Elements, Index, index_of
 from amanda.research.error_injection.faults import Fault
-from amanda.toolkit import fused_layers, locks
-from amanda.toolkit.arrays import Arrays, arrays_of
+from amanda.toolkit import Arrays, Place, PlaceRow, Skips, TellsSkips, arrays_of, fused_layers, locks, place_groupings
 from amanda.toolkit.operators import complaint
 from amanda.toolkit.parameters import ParameterUse, TellsParameters
-from amanda.toolkit.places import PLACE_FIELDS, Place
-from amanda.toolkit.skips import Skips
 from amanda.toolkit.tables import Column, Grouping, Results, fields_of, general_column, name_column, number_column
 from amanda.toolkit.where import Where
 from amanda.tools.mapping import keys_of, names_of
@@ -37,13 +34,10 @@ GroupBy = Literal["fault", "id", "op", "module", "line"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """One fault that was injected; or all those of one operator, of an operator type, a module or a line."""
+class Row(PlaceRow):
+    """One fault that was injected; or all those of one operator, of an operator type, a module or a line. The place of a
+    fault is that of a row by "id"."""
 
-    op_id: int | None  # by "fault" and "id"; else None
-    name: str  # "aten::linear"; by "module" or "line" that module's path, or that line
-    module_path: str  # by "fault", "id" and "module"; else ""
-    source: str  # file:line of the call, by "fault", "id" and "line"; else ""
     backward_op: str = ""  # the autograd node, by "fault" and "id", if gradients are hit; else ""
     position: int | str | None = None  # of the operand, by "fault" and "id"; else None
     faults: int = 0  # by "fault": 1
@@ -56,7 +50,7 @@ class Row:
     after: float | None = None
 
 
-class ErrorInjection(TellsParameters, Results[Row, GroupBy], Tool):
+class ErrorInjection(TellsParameters, TellsSkips, Results[Row, GroupBy], Tool):
     """Injects hardware faults into the values of operators::
 
         injection = ErrorInjection(BitFlip(30), ops="conv2d", rate=1e-6, seed=0)
@@ -117,7 +111,6 @@ class ErrorInjection(TellsParameters, Results[Row, GroupBy], Tool):
     _counts = (number_column("faults", "faults"), number_column("executions", "executions"))
     _counted = (*_counts, number_column("elements", "elements"))
     _of_a_fault = ("execution", "index", "bit", "before", "after")
-    _only_by_id = (*PLACE_FIELDS, "backward_op", "position", *_of_a_fault)
     _where_hit = (
         Column("backward op", lambda row: row.backward_op, left=True, folds=True, field="backward_op"),
         Column("position", lambda row: str(row.position), field="position"),
@@ -135,12 +128,7 @@ class ErrorInjection(TellsParameters, Results[Row, GroupBy], Tool):
             ],
             fields_of(Row, without=("executions", "elements"), position="object"),
         ),
-        "id": Grouping(
-            [name_column("id"), *_where_hit, *_counted], fields_of(Row, without=_of_a_fault, position="object")
-        ),
-        "op": Grouping([name_column("op"), *_counted], fields_of(Row, without=_only_by_id)),
-        "module": Grouping([name_column("module"), *_counted], fields_of(Row, without=_only_by_id)),
-        "line": Grouping([name_column("line"), *_counted], fields_of(Row, without=_only_by_id)),
+        **place_groupings(Row, _counted, {"id": _where_hit}, without=_of_a_fault, position="object"),
     }
 
     def __init__(
@@ -300,11 +288,6 @@ class ErrorInjection(TellsParameters, Results[Row, GroupBy], Tool):
     def dropped(self) -> int:
         """The number of faults that have no row of their own, because there were more than `max_rows`."""
         return self.faults - len(self._injected)
-
-    @property
-    def skipped(self) -> dict[str, int]:
-        """How many operands were not hit, because they cannot be read or hold several samples, by reason."""
-        return self._skips.counts()
 
     def on_exit(self, error: BaseException | None) -> None:
         if error is None:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from amanda import Error
-from amanda.toolkit.arrays import Arrays, arrays_of
+from amanda.toolkit.arrays import known
 
 
 class Fault:
@@ -47,7 +47,7 @@ class BitFlip(Fault):
             _check_bits(self.bit)
 
     def corrupt(self, values: Any, generator: Any) -> tuple[Any, list[int]]:
-        arrays = _arrays(values)
+        arrays = known(values)
         bits = _draw_bits(self.bit, values, generator)
         return (arrays.as_integers(values) ^ _masks(values, bits)).view(values.dtype), bits
 
@@ -75,7 +75,7 @@ class StuckAt(Fault):
                 raise ValueError(f"[error_injection] a bit is stuck at 0 or 1, got {self.value!r}")
 
     def corrupt(self, values: Any, generator: Any) -> tuple[Any, list[int] | list[None]]:
-        arrays = _arrays(values)
+        arrays = known(values)
         if self.bit is None:
             return arrays.xp.full_like(values, self.value), [None] * len(values)
         bits = _draw_bits(self.bit, values, generator)
@@ -102,7 +102,7 @@ class RandomValue(Fault):
             raise ValueError(f"[error_injection] a range from {self.low!r} to {self.high!r} has no values: low < high")
 
     def corrupt(self, values: Any, generator: Any) -> tuple[Any, list[None]]:
-        arrays = _arrays(values)
+        arrays = known(values)
         drawn = arrays.uniform(generator, len(values)) * (self.high - self.low) + self.low
         if not arrays.is_floating(values):
             drawn = arrays.xp.floor(drawn)
@@ -118,19 +118,13 @@ def _check_bits(bit: int | Collection[int]) -> None:
 def _draw_bits(bit: int | Collection[int] | None, values: Any, generator: Any) -> list[int]:
     dtype = str(values.dtype).removeprefix("torch.")
     width = 1 if dtype == "bool" else 8 * values.dtype.itemsize
-    known = [bit] if isinstance(bit, int) else [*(range(width) if bit is None else bit)]
-    if max(known) >= width:
-        raise Error(f"[error_injection] a {dtype} has no bit {max(known)}: its bits are 0 to {width - 1}")
-    return [known[i] for i in _arrays(values).integers(generator, len(known), len(values))]
+    choices = [bit] if isinstance(bit, int) else [*(range(width) if bit is None else bit)]
+    if max(choices) >= width:
+        raise Error(f"[error_injection] a {dtype} has no bit {max(choices)}: its bits are 0 to {width - 1}")
+    return [choices[i] for i in known(values).integers(generator, len(choices), len(values))]
 
 
 def _masks(values: Any, bits: list[int]) -> Any:
-    arrays = _arrays(values)
+    arrays = known(values)
     cells = arrays.as_integers(values)
     return arrays.xp.ones_like(cells) << arrays.like(cells, bits)
-
-
-def _arrays(values: Any) -> Arrays:
-    arrays = arrays_of(values)
-    assert arrays is not None
-    return arrays

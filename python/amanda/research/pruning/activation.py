@@ -10,13 +10,9 @@ from typing import TypeVar
 import torch
 
 from amanda import OpContext, Tool
-from amanda.toolkit import frameworks, locks
+from amanda.toolkit import Column, Results, Skips, TellsSkips, Where, frameworks, locks, number_column
 from amanda.toolkit.arrays import of_torch
-from amanda.toolkit.places import GroupBy, Place
-from amanda.toolkit.skips import Skips
-from amanda.toolkit.tables import Column, Results, number_column
-from amanda.toolkit.where import Where
-from amanda.tools.pruning.by_place import add_up, by_place, group
+from amanda.toolkit.places import GroupBy, Place, PlaceRow, add_up, counted_groupings, grouped
 from amanda.tools.pruning.sparsity_schedule import SparsitySchedule, checked, now
 
 RECTIFIERS = tuple(
@@ -32,13 +28,9 @@ T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
-class ActivationRow:
+class ActivationRow(PlaceRow):
     """The activations of one operator, or of all operators of a type, a module or a line."""
 
-    op_id: int | None  # by "id"; else None
-    name: str  # "aten::relu"; by "module" or "line" that module's path, or that line
-    module_path: str  # by "id" and "module"; else ""
-    source: str  # file:line of the call, by "id" and "line"; else ""
     calls: int
     elements: int
     zeros: int
@@ -50,7 +42,7 @@ class ActivationRow:
         return self.zeros / self.elements if self.elements else 0.0
 
 
-class ActivationPruning(Results[ActivationRow, GroupBy], Tool):
+class ActivationPruning(TellsSkips, Results[ActivationRow, GroupBy], Tool):
     """Sets small activations to zero, and reports how sparse activations are::
 
         pruning = ActivationPruning(threshold={"relu": 0.1, "silu": 0.02})
@@ -87,7 +79,7 @@ class ActivationPruning(Results[ActivationRow, GroupBy], Tool):
     """
 
     _speaker = "pruning"
-    _groupings = by_place(
+    _groupings = counted_groupings(
         ActivationRow,
         [
             number_column("calls", "calls"),
@@ -126,11 +118,6 @@ class ActivationPruning(Results[ActivationRow, GroupBy], Tool):
                 f"got threshold={threshold!r}, sparsity={sparsity!r}"
             )
 
-    @property
-    def skipped(self) -> dict[str, int]:
-        """The number of results that were left unchanged because their elements cannot be read, by reason."""
-        return self._skips.counts()
-
     def on_exit(self, error: BaseException | None) -> None:
         if error is None:
             self._where.tell(self)
@@ -143,10 +130,7 @@ class ActivationPruning(Results[ActivationRow, GroupBy], Tool):
 
     def _rows(self, by: GroupBy) -> list[ActivationRow]:
         with self._lock:
-            return group(ActivationRow, self._found.values(), by)
-
-    def _remarks(self, by: GroupBy) -> list[str]:
-        return [self._skips.caption()]
+            return grouped(ActivationRow, self._found.values(), by)
 
     def _add(self, ops: Names, is_pruned: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self.add_inst_for_op(functools.partial(self._analyze, is_pruned), ops=ops)

@@ -11,11 +11,8 @@ import torch
 
 from amanda import Error, OpContext, Tool
 from amanda.research.pruning.passes import UNSEEN, Passes
-from amanda.toolkit import eager_only, fused_layers, locks
+from amanda.toolkit import Place, Skips, TellsSkips, eager_only, fused_layers, locks, warn_here
 from amanda.toolkit.arrays import of_torch
-from amanda.toolkit.places import Place
-from amanda.toolkit.programs import warn_here
-from amanda.toolkit.skips import Skips
 from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column, number_column
 
 LayerBy = Literal["layer"]
@@ -55,7 +52,7 @@ class Kept(NamedTuple):
 LayerT = TypeVar("LayerT", bound=Layer)
 
 
-class AttentionPruning(Results[LayerRow, LayerBy], Tool, Generic[LayerT]):
+class AttentionPruning(TellsSkips, Results[LayerRow, LayerBy], Tool, Generic[LayerT]):
     """Base class of tools that prune attention. A subclass decides in `before` and `after`.
 
     Attention is `scaled_dot_product_attention`, or a `softmax` over the last dimension of four, (batch, heads, queries,
@@ -104,12 +101,6 @@ class AttentionPruning(Results[LayerRow, LayerBy], Tool, Generic[LayerT]):
         self.add_inst_for_op(self._analyze_softmax, ops="softmax", modules=paths, optional=True)
         self.add_inst_for_op(self._analyze_product, ops="matmul", modules=paths, optional=True)
         fused_layers.refuse_in(self)
-
-    @property
-    def skipped(self) -> dict[str, int]:
-        """The number of attention operators that were left unchanged because their operands cannot be read, by
-        reason."""
-        return self._skips.counts()
 
     def before(self, state: LayerT, scores: Callable[[], torch.Tensor]) -> torch.Tensor | None:
         """Called before a layer attends. Returns the keys to attend to, True in (batch, keys), or None for all.
@@ -164,9 +155,6 @@ class AttentionPruning(Results[LayerRow, LayerBy], Tool, Generic[LayerT]):
                 LayerRow(layer, place.name, place.module_path, place.source, *map(int, sums))
                 for (layer, place), sums in sorted(self._sums.items())
             ]
-
-    def _remarks(self, by: LayerBy) -> list[str]:
-        return [self._skips.caption()]
 
     def _analyze_fused(self, context: OpContext) -> None:
         eager_only.check(context, UNSEEN)

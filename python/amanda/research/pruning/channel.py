@@ -13,26 +13,17 @@ import torch
 from amanda import Error, OpContext, Tool, apply
 from amanda import ops as amanda_ops
 from amanda.research.pruning.passes import UNSEEN, Passes
-from amanda.toolkit import eager_only, locks
+from amanda.toolkit import Column, Results, Skips, TellsSkips, Where, eager_only, locks, number_column, preserved
 from amanda.toolkit.arrays import of_torch
-from amanda.toolkit.places import GroupBy, Place
-from amanda.toolkit.programs import preserved
-from amanda.toolkit.skips import Skips
-from amanda.toolkit.tables import Column, Results, number_column
+from amanda.toolkit.places import GroupBy, Place, PlaceRow, counted_groupings, grouped
 from amanda.toolkit.torch import StorageWeakRef
-from amanda.toolkit.where import Where
-from amanda.tools.pruning.by_place import by_place, group
 
 
 @dataclasses.dataclass(frozen=True)
-class ChannelRow:
+class ChannelRow(PlaceRow):
     """The number of channels that one convolution has kept, or those of a type, a module or a line; sums over all
     samples."""
 
-    op_id: int | None  # by "id"; else None
-    name: str  # "aten::conv2d"; by "module" or "line" that module's path, or that line
-    module_path: str  # by "id" and "module"; else ""
-    source: str  # file:line of the call, by "id" and "line"; else ""
     samples: int
     channels: int
     kept: int  # those that were not multiplied by 0
@@ -43,7 +34,7 @@ class ChannelRow:
         return self.kept / self.channels if self.channels else 0.0
 
 
-class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
+class ChannelPruning(TellsSkips, Results[ChannelRow, GroupBy], Tool):
     """Dynamic channel pruning, feature boosting and suppression: each sample computes with the channels that it needs::
 
         pruning = ChannelPruning(density=0.5)
@@ -84,7 +75,7 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
     """
 
     _speaker = "pruning"
-    _groupings = by_place(
+    _groupings = counted_groupings(
         ChannelRow,
         [
             number_column("samples", "samples"),
@@ -112,11 +103,6 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
         self._lock = locks.lock()  # guards gates and sums
         self.add_inst_for_op(self._analyze, ops=amanda_ops.convolution)
         self.add_inst_for_op(self._analyze_norm, ops="batch_norm", optional=True)
-
-    @property
-    def skipped(self) -> dict[str, int]:
-        """The number of convolutions that were not gated because their input cannot be read, by reason."""
-        return self._skips.counts()
 
     def prepare(self, program: Callable[..., object], /, *inputs: Any, **keywords: Any) -> None:
         """Runs ``program(*inputs, **keywords)`` once, to make the gates of all its convolutions.
@@ -183,10 +169,7 @@ class ChannelPruning(Results[ChannelRow, GroupBy], Tool):
 
     def _rows(self, by: GroupBy) -> list[ChannelRow]:
         with self._lock:
-            return group(ChannelRow, [ChannelRow(*place, *map(int, sums)) for place, sums in self._sums.items()], by)
-
-    def _remarks(self, by: GroupBy) -> list[str]:
-        return [self._skips.caption()]
+            return grouped(ChannelRow, [ChannelRow(*place, *map(int, sums)) for place, sums in self._sums.items()], by)
 
     def _analyze(self, context: OpContext) -> None:
         eager_only.check(context, UNSEEN)

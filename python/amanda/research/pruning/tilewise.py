@@ -9,11 +9,11 @@ from typing import Any, Literal
 import torch
 
 from amanda import Error, OpContext
-from amanda.toolkit import locks
+from amanda.toolkit import locks, warn_here
+from amanda.toolkit.arguments import check_choice
 from amanda.toolkit.arrays import of_torch
-from amanda.toolkit.programs import warn_here
 from amanda.toolkit.torch import graph_task_id
-from amanda.tools.pruning.masked import Masked, text_of
+from amanda.tools.pruning.masked import Masked
 from amanda.tools.pruning.sparsity_schedule import SparsitySchedule, now
 from amanda.tools.pruning.weight_pruning import WeightPruning
 
@@ -78,8 +78,7 @@ class TilewisePruning(WeightPruning):
             raise TypeError(f"[pruning] tile= is a number of columns, got {tile!r}")
         if tile < 1:
             raise ValueError(f"[pruning] a tile has 1 column or more, got {tile}")
-        if importance not in ("magnitude", "taylor"):
-            raise ValueError(f'[pruning] importance= is "magnitude" or "taylor", got {importance!r}')
+        check_choice("[pruning] importance=", importance, ("magnitude", "taylor"))
         self.tile, self.importance, self.columns = tile, importance, columns
         self._weights: dict[object, Masked] = {}  # one user of each weight; guarded by _lock
         self._ranked: object = None  # what the last ranking was made of
@@ -147,7 +146,7 @@ class TilewisePruning(WeightPruning):
     def _mask_of(self, masked: Masked, weight: torch.Tensor) -> torch.Tensor | None:
         if masked.weight is None:
             raise Error(
-                f"[pruning] the weight of {text_of(masked.place)} is computed, or no parameter, and can't be read when all "
+                f"[pruning] the weight of {masked.place} is computed, or no parameter, and can't be read when all "
                 "are ranked; leave the operator dense with where="
             )
         with self._lock:
@@ -204,7 +203,7 @@ class TilewisePruning(WeightPruning):
         parameter = masked.weight.parameter()
         if parameter is None or parameter.grad is None:
             raise Error(
-                f"[pruning] {masked.weight.name!r}, the weight of {text_of(masked.place)}, has no gradient, and taylor "
+                f"[pruning] {masked.weight.name!r}, the weight of {masked.place}, has no gradient, and taylor "
                 "importance needs one; call rank() or schedule.step() after backward(), before zero_grad(), and leave "
                 "weights that are not trained dense with where="
             )

@@ -62,6 +62,18 @@ def is_parameter(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, torch.nn.Parameter) or isinstance(tensor._base, torch.nn.Parameter)
 
 
+_NARROW = {torch.int64: torch.int8, torch.float64: torch.float16, torch.complex128: torch.complex64}
+_NARROW_SCALARS = {wide: torch.empty((), dtype=narrow) for wide, narrow in _NARROW.items()}
+
+
+def is_number(tensor: torch.Tensor) -> bool:
+    """True for a number of the program, which PyTorch has made a tensor of, as the 2 of ``x * 2``: its type yields to the
+    narrower type of another tensor."""
+    if tensor.dim() != 0 or tensor.dtype not in _NARROW_SCALARS:
+        return False
+    return bool(torch.result_type(tensor, _NARROW_SCALARS[tensor.dtype]) != tensor.dtype)
+
+
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     return torch.func.debug_unwrap(tensor)
 

@@ -17,7 +17,7 @@ from amanda.core import evidence, fork, unmatched
 from amanda.core.evidence import Unseen
 from amanda.core.op_context import OpContext
 from amanda.core.tool import Tool
-from amanda.reports.places import Place
+from amanda.reports.places import Place, PlaceRow
 from amanda.toolkit.parameters.parameter import Parameter, in_parametrization
 
 __all__ = ["Covered", "Operand", "Parameter", "ParameterUse", "TellsParameters", "Unhandled", "in_parametrization"]
@@ -28,13 +28,9 @@ Operand = int | str | tuple[int | str, int | None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Unhandled:
+class Unhandled(PlaceRow):
     """A parameter that an operator computes with, and that the tool left as it is there."""
 
-    op_id: int | None
-    name: str  # of the operator: "aten::embedding"
-    module_path: str
-    source: str  # file:line of the call
     parameter: str  # its name in the model
     elements: int
 

@@ -59,17 +59,7 @@ def _reads_data(context: OpContext) -> bool:
         return False
     values = [each for value in context.inputs for each in (value if isinstance(value, (list, tuple)) else [value])]
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    return not all(of_torch.is_parameter(tensor) or _is_number(tensor) for tensor in tensors)
-
-
-def _is_number(tensor: torch.Tensor) -> bool:
-    """True for a Python number that PyTorch has made a tensor of: it does not take part in type promotion."""
-    if tensor.dim() != 0 or tensor.dtype not in _NARROW:
-        return False
-    return bool(torch.result_type(torch.empty((), dtype=_NARROW[tensor.dtype]), tensor) != tensor.dtype)
-
-
-_NARROW = {torch.float64: torch.float16, torch.int64: torch.uint8, torch.complex128: torch.complex32}
+    return not all(of_torch.is_parameter(tensor) or of_torch.is_number(tensor) for tensor in tensors)
 
 
 def _returns_operand(context: OpContext) -> bool:

@@ -11,11 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 
 from amanda import OpContext, Run, Tool
-from amanda.toolkit import eager_only, locks
-from amanda.toolkit.places import Place
-from amanda.toolkit.programs import warn_here
-from amanda.toolkit.skips import Skips
-from amanda.toolkit.tables import Results
+from amanda.toolkit import Place, Results, Skips, eager_only, locks, warn_here
 from amanda.toolkit.torch import graph_task_id
 
 from .captured import Captured

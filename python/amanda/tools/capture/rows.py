@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from amanda.toolkit.places import Place
-from amanda.toolkit.tables import Column, Grouping, fields_of, number_column
+from amanda.toolkit import Column, Grouping, Place, fields_of, number_column
 
 GroupBy = Literal["name", "op", "module", "line"]
 

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Literal, cast, overload
 import torch
 
 from amanda import OpContext
-from amanda.toolkit import eager_only
+from amanda.toolkit import AnnotatedResults, Column, Skips, eager_only
 from amanda.toolkit.native import NativeTool, cupti
 from amanda.toolkit.optimizer_phase import OptimizerPhase
-from amanda.toolkit.skips import Skips
-from amanda.toolkit.tables import AnnotatedResults, Column
 from amanda.toolkit.torch import framework_probe
 
 from . import trace

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
+from typing import Any
 
 from . import values
 from .record import Execution, Station
@@ -39,9 +39,7 @@ class Recorder(Watching):
     def __enter__(self) -> Recorder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self.close(interrupted=is_early(error))
 
     @property

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from amanda.toolkit.arrays import arrays_of
+from amanda.toolkit.arrays import arrays_of, known
 
 from .tolerances import Difference, Tolerances
 
@@ -61,9 +61,7 @@ _IMPLEMENTATIONS = {"torch": "tensors", "numpy": "ndarrays"}  # imported where t
 
 
 def framework_of(array: Any) -> str:
-    arrays = arrays_of(array)
-    assert arrays is not None
-    name: str = arrays.xp.__name__
+    name: str = known(array).xp.__name__
     return name
 
 

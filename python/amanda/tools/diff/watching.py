@@ -216,11 +216,9 @@ def _inputs_of(station: Station) -> str:
 
 
 def _leaf() -> Any:
-    """The leaf of the AccumulateGrad node that runs on this thread."""
-    import torch
+    from amanda.toolkit.torch import running_leaf  # here: it imports torch
 
-    node: Any = torch._C._current_autograd_node()
-    return node.variable
+    return running_leaf()
 
 
 def _is_fixed(gradient: Any) -> bool:

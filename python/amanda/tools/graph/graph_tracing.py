@@ -7,9 +7,7 @@ import importlib
 from typing import Protocol
 
 from amanda import OpContext, Tool
-from amanda.toolkit import locks
-from amanda.toolkit.places import GroupBy, Place
-from amanda.toolkit.skips import Skips
+from amanda.toolkit import GroupBy, Place, Skips, TellsSkips, locks
 from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column, number_column
 
 from .graph import Graph, Node
@@ -29,7 +27,7 @@ class Row:
     consumers: int  # nodes outside the row that consume its results
 
 
-class GraphTracing(Results[Row, GroupBy], Tool):
+class GraphTracing(TellsSkips, Results[Row, GroupBy], Tool):
     """Finds which operator made each tensor that an operator consumes::
 
         tracing = GraphTracing()
@@ -140,9 +138,6 @@ class GraphTracing(Results[Row, GroupBy], Tool):
         producers = {producer for node in nodes for producer in self.graph.producers(node)} - nodes
         consumers = {consumer for node in nodes for consumer in self.graph.consumers(node)} - nodes
         return Row(node_id, kind, *place[1:], len(nodes), len(producers), len(consumers))
-
-    def _remarks(self, by: GroupBy) -> list[str]:
-        return [self._skips.caption()]
 
 
 class Edges(Protocol):

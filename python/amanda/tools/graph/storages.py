@@ -7,11 +7,10 @@ from typing import Any, Literal
 import torch
 
 from amanda import Action, OpContext
-from amanda.toolkit import locks
+from amanda.toolkit import Skips, locks
 from amanda.toolkit.arrays import of_torch
 from amanda.toolkit.native import NativeRoutine, torch_tools
 from amanda.toolkit.schemas import is_written
-from amanda.toolkit.skips import Skips
 from amanda.toolkit.torch import WithoutTorchFunction, parse_schema
 
 from .graph import Graph, Node, NodeId
@@ -132,15 +131,4 @@ class Edges:
 def _tensors(value: Any) -> list[torch.Tensor]:
     """An operand's tensors: itself, or the members of a list."""
     members = value if isinstance(value, (list, tuple)) else [value]
-    return [member for member in members if isinstance(member, torch.Tensor) and not _is_number(member)]
-
-
-_NARROW = {torch.int64: torch.int8, torch.float64: torch.float16, torch.complex128: torch.complex64}
-_NARROW_SCALARS = {wide: torch.empty((), dtype=narrow) for wide, narrow in _NARROW.items()}
-
-
-def _is_number(tensor: torch.Tensor) -> bool:
-    """The 2 of ``x * 2`` arrives as a tensor, but its type yields to the narrower type of a scalar tensor."""
-    if tensor.dim() != 0 or tensor.dtype not in _NARROW_SCALARS:
-        return False
-    return bool(torch.result_type(tensor, _NARROW_SCALARS[tensor.dtype]) != tensor.dtype)
+    return [member for member in members if isinstance(member, torch.Tensor) and not of_torch.is_number(member)]

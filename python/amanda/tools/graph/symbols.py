@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from amanda import Action, OpContext
-from amanda.toolkit import locks
+from amanda.toolkit import Skips, locks
 from amanda.toolkit.operators import Origin, origins_of
-from amanda.toolkit.skips import Skips
 
 from .graph import Graph, Node, NodeId
 

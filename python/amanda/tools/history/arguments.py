@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 from amanda import StepTool
+from amanda.toolkit.arguments import whole_number
 from amanda.toolkit.tables import Results
 
 from .alarms import Limits
@@ -26,11 +26,4 @@ def checked_limits(limits: object) -> Limits:
 
 
 def checked_keep(keep: object) -> int:
-    complaint = f"[history] keep= is a number of steps, 1 or more, got {keep!r}"
-    try:
-        number = operator.index(keep)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(complaint) from None
-    if number < 1:
-        raise ValueError(complaint)
-    return number
+    return whole_number(keep, f"[history] keep= is a number of steps, 1 or more, got {keep!r}", 1)

@@ -6,10 +6,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from amanda import OpContext, Tool
-from amanda.toolkit import locks
-from amanda.toolkit.places import Place
-from amanda.toolkit.programs import own_work
-from amanda.toolkit.skips import Skips
+from amanda.toolkit import Place, Skips, TellsSkips, locks, own_work
 
 RELUS = {"relu", "relu_", "relu6", "relu6_", "threshold", "threshold_"}
 
@@ -24,7 +21,7 @@ class Dead(NamedTuple):
     of: int  # the size of that dimension
 
 
-class DeadUnits(Tool):
+class DeadUnits(TellsSkips, Tool):
     """Finds units of ReLUs that are zero for all samples of `steps` active steps in a row; for `History`.
 
     A unit is a channel: an index of dimension 1 of a result with two, four or five dimensions. If there are three, both
@@ -39,11 +36,6 @@ class DeadUnits(Tool):
         self._skips = Skips("dead_units")
         self._lock = locks.lock()  # guards the fields above
         self.add_inst_for_op(self._analyze)  # all: a model without any is nothing to warn of
-
-    @property
-    def skipped(self) -> dict[str, int]:
-        """The number of results that could not be read, by reason."""
-        return self._skips.counts()
 
     def end_step(self, step: int) -> list[Dead]:
         """The units that became dead with this step."""

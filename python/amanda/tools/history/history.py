@@ -9,12 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from amanda import OpContext, StepTool, Tool
-from amanda.toolkit import eager_only, locks
-from amanda.toolkit.evidence import Unseen
-from amanda.toolkit.programs import own_work, warn_here
+from amanda.toolkit import Results, Skips, Unseen, eager_only, locks, own_work, warn_here
 from amanda.toolkit.schemas import Sides
-from amanda.toolkit.skips import Skips
-from amanda.toolkit.tables import Results
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.statistics import OpStatistics
 

@@ -11,9 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from amanda import OpContext
-from amanda.toolkit.arrays import Arrays
-from amanda.toolkit.places import Place
-from amanda.toolkit.skips import Skips
+from amanda.toolkit import Arrays, Place, Skips
 from amanda.tools.gradients import Row
 
 from .series import Point, norm_of, of_parameter, scalar
@@ -151,9 +149,9 @@ class ParameterGradients:
         """An analysis routine of autograd's nodes."""
         if context.backward_op.__name__ != "AccumulateGrad":
             return
-        import torch
+        from amanda.toolkit.torch import running_leaf
 
-        variable = getattr(torch._C._current_autograd_node(), "variable", None)
+        variable = running_leaf()
         if variable is None:
             return
         name = self._watched.name_of(variable)
@@ -182,8 +180,7 @@ class ParameterGradients:
             calls = [each.calls - each.undefined - each.skipped for each, _ in rows]
             norm = sum(norm * count for (_, norm), count in zip(rows, calls, strict=True)) / sum(calls)
             _, elements, dimensions = self._known[row.backward_op_id]
-            place = Place(row.op_id, row.name, row.module_path, row.source)
-            gradients.append(Gradient(name, place, norm, elements, dimensions))
+            gradients.append(Gradient(name, row.place, norm, elements, dimensions))
         return gradients
 
 

@@ -8,8 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from amanda.toolkit.places import Place
-from amanda.toolkit.tables import Results
+from amanda.toolkit import Place, Results
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.gradients import Row as GradientRow
 from amanda.tools.statistics import OpStatistics
@@ -74,7 +73,6 @@ def _of_outputs(rows: Sequence[OutputRow], left_out: set[int | None]) -> Iterato
     for row in rows:
         if row.output is None or row.op_id in left_out:
             continue
-        place = Place(row.op_id, row.name, row.module_path, row.source)
         quantities = {
             "mean": row.mean,
             "std": row.std,
@@ -87,7 +85,7 @@ def _of_outputs(rows: Sequence[OutputRow], left_out: set[int | None]) -> Iterato
         }
         for quantity, value in quantities.items():
             if value is not None:
-                yield _series("statistics", place, f"output {row.output}", quantity), value
+                yield _series("statistics", row.place, f"output {row.output}", quantity), value
 
 
 def _norm(row: OutputRow) -> float | None:
@@ -107,8 +105,7 @@ def _of_gradients(rows: Sequence[GradientRow], left_out: set[int | None], loss_s
             continue
         norm = norm_of(row)
         if norm is not None:
-            place = Place(row.op_id, row.name, row.module_path, row.source)
-            yield _series("gradients", place, f"output {row.position}", "norm"), norm / loss_scale
+            yield _series("gradients", row.place, f"output {row.position}", "norm"), norm / loss_scale
 
 
 def norm_of(row: GradientRow) -> float | None:

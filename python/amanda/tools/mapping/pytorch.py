@@ -15,16 +15,8 @@ _OPERATORS = by_operator("pytorch")
 _ALL_THREE = ("input", "weight", "bias")
 _FACTORS = ("left", "right")
 _GRADIENTS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        (
-            "ConvolutionBackward0",
-            "NativeBatchNormBackward0",
-            "CudnnBatchNormBackward0",
-            "MiopenBatchNormBackward0",
-            "NativeLayerNormBackward0",
-        ),
-        _ALL_THREE,
-    ),
+    **dict.fromkeys(("ConvolutionBackward0", "NativeLayerNormBackward0"), _ALL_THREE),
+    **{f"{library}BatchNormBackward0": _ALL_THREE for library in ("Native", "Cudnn", "Miopen")},
     **dict.fromkeys(
         ("MmBackward0", "BmmBackward0", "AddBackward0", "SubBackward0", "MulBackward0", "DivBackward0"), _FACTORS
     ),

@@ -44,10 +44,8 @@ def keys(context: OpContext) -> dict[str, Any]:
     found: dict[str, Any] = {"op_type": word, "roles": positions}
     operation = _operation(context)
     if operation is not None:
-        layout, weight_layout = (
-            _layout(context, operation, positions),
-            _weight_layout(context, operation, word, positions),
-        )
+        layout = _layout(context, operation, positions)
+        weight_layout = _weight_layout(context, operation, word, positions)
         found |= {key: value for key, value in (("layout", layout), ("weight_layout", weight_layout)) if value}
     return found
 

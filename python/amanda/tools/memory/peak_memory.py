@@ -9,12 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amanda import Error, OpContext, Tool
-from amanda.toolkit import chrome_trace, eager_only, locks, native
+from amanda.toolkit import NativeRoutine, Place, Results, Skips, chrome_trace, eager_only, locks, native
 from amanda.toolkit.figures import Curve
-from amanda.toolkit.native import NativeRoutine
-from amanda.toolkit.places import Place
-from amanda.toolkit.skips import Skips
-from amanda.toolkit.tables import Results
 
 from .rows import GROUPINGS, GroupBy, Held, Kind, Row, rows_of
 from .snapshot import MemorySnapshot

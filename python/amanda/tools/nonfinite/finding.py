@@ -7,8 +7,6 @@ import linecache
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from amanda.toolkit.places import Place
-
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
@@ -121,10 +119,6 @@ class NonfiniteWarning(UserWarning):
 
 def _read(operands: tuple[Operand, ...]) -> bool:
     return any(operand.nans is not None for operand in operands)
-
-
-def place_fields(place: Place) -> dict[str, Any]:
-    return {"op_id": place.op_id, "name": place.name, "module_path": place.module_path, "source": place.source}
 
 
 def flattened(values: Any) -> Iterator[Any]:

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from amanda import OpContext
-from amanda.toolkit import locks
+from amanda.toolkit import Skips, locks
 from amanda.toolkit.arrays import REASONS, Arrays, arrays_of
-from amanda.toolkit.skips import Skips
 
 from . import rules
 from .finding import Operand, flattened

@@ -34,9 +34,11 @@ class LeafGradients:
 
     def _on_accumulated(self, grad_outputs: tuple[Any, ...], at: At, waits: bool, leaf: str) -> None:
         __tracebackhide__ = True
+        from amanda.toolkit.torch import running_leaf
+
         from . import tensors
 
-        variable = _variable()
+        variable = running_leaf()
         gradient, has_hooks = variable.grad, bool(variable._post_accumulate_grad_hooks)
         if gradient is None or (not has_hooks and tensors.is_view(gradient, [("", grad_outputs[0])])):
             return  # a hook has taken it, or it was read when it came in
@@ -57,17 +59,8 @@ class LeafGradients:
         self._found(Sighting(at, flag, flag, tuple(filter(None, operands)), (), "", gradient=what), waits)
 
 
-def _variable() -> Any:
-    """The variable of the AccumulateGrad node that runs on this thread."""
-    import torch
-
-    node: Any = torch._C._current_autograd_node()
-    return node.variable
-
-
 def _name(at: At) -> str:
+    from amanda.toolkit.torch import parameter_name, running_leaf
 
-    from amanda.toolkit.torch import parameter_name
-
-    name = parameter_name(_variable())
+    name = parameter_name(running_leaf())
     return f"parameter {name!r}" if name else f"a leaf of {at.place.name}"

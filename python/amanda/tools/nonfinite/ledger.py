@@ -6,11 +6,10 @@ import collections
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from amanda.toolkit import locks
-from amanda.toolkit.places import Place
+from amanda.toolkit import Place, locks
 from amanda.toolkit.schemas import Sides
 
-from .finding import Finding, Operand, place_fields
+from .finding import Finding, Operand
 
 MOST_PENDING = 4096  # flags on devices that are kept before they are read
 
@@ -140,7 +139,7 @@ class Ledger:
                 infinity="" if given else one.infinity,
                 unread="" if given else unread,
                 gradient=one.gradient,
-                **place_fields(one.at.place),
+                **one.at.place._asdict(),
             )
             self._findings.setdefault(key, finding)
         return finding

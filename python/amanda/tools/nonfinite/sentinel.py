@@ -8,12 +8,9 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Any, Literal
 
 from amanda import OpContext, Tool
-from amanda.toolkit.evidence import Unseen
-from amanda.toolkit.native import NativeRoutine, natively
-from amanda.toolkit.places import Place
+from amanda.toolkit import MEMORY, NativeRoutine, Place, Skips, Unseen, natively
+from amanda.toolkit.arguments import check_choice
 from amanda.toolkit.schemas import MOVES_GRADIENTS, Sides
-from amanda.toolkit.skips import Skips
-from amanda.toolkit.unwritten import MEMORY
 
 from .allowed import Allowed
 from .finding import Finding, NonfiniteError, NonfiniteWarning, Operand, flattened
@@ -76,8 +73,7 @@ class NaNSentinel(Tool):
         allow_lines: Iterable[str] = (),
     ) -> None:
         super().__init__()
-        if action not in ("raise", "warn"):
-            raise ValueError(f'[nan] action= is "raise" or "warn", got {action!r}')
+        check_choice("[nan] action=", action, ("raise", "warn"))
         self.inf, self.action = inf, action
         self._allowed = Allowed(ops=allow_ops, modules=allow_modules, lines=allow_lines)
         self._waits = True  # False as on devices that are not waited for; for tests

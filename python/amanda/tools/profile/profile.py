@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 import time
@@ -10,14 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from amanda import OpContext, Tool
-from amanda.toolkit import locks
-from amanda.toolkit.arrays import arrays_of
+from amanda.toolkit import AnnotatedResults, Column, Place, Skips, TellsSkips, arrays_of, locks, name_column
+from amanda.toolkit.arguments import whole_number
 from amanda.toolkit.durations import Durations
 from amanda.toolkit.figures import Section
 from amanda.toolkit.native import NativeRoutine, natively, tools
-from amanda.toolkit.places import Place
-from amanda.toolkit.skips import Skips
-from amanda.toolkit.tables import AnnotatedResults, Column, name_column
 
 from . import figures, trace
 from .rows import (
@@ -38,7 +34,7 @@ from .user_lines import user_line
 SKIP_IS = "[profile] skip= is how many executions of each operator to leave out"
 
 
-class Profile(AnnotatedResults[Row, GroupBy], Tool):
+class Profile(TellsSkips, AnnotatedResults[Row, GroupBy], Tool):
     """Measures every outermost operator: how often it runs, how long it takes, and how many bytes it outputs::
 
         profile = Profile(backward=True)
@@ -91,12 +87,7 @@ class Profile(AnnotatedResults[Row, GroupBy], Tool):
 
     def __init__(self, max_events: int = 100_000, *, skip: int = 0, backward: bool = False) -> None:
         super().__init__()
-        try:
-            negative = operator.index(skip) < 0
-        except TypeError:
-            raise TypeError(f"{SKIP_IS}, 0 or more, got {skip!r}") from None
-        if negative:
-            raise ValueError(f"{SKIP_IS}, 0 or more, got {skip!r}")
+        whole_number(skip, f"{SKIP_IS}, 0 or more, got {skip!r}")
         self._skips = Skips("profile")
         self._max_events = max_events
         self._skip = skip
@@ -180,11 +171,6 @@ class Profile(AnnotatedResults[Row, GroupBy], Tool):
         return self._skips.size(output) or 0 if arrays_of(output) is not None else 0
 
     # ---- reporting --------------------------------------------------------------------------------------------------
-
-    @property
-    def skipped(self) -> dict[str, int]:
-        """The number of outputs whose size could not be read, by reason."""
-        return self._skips.counts()
 
     @property
     def left_out(self) -> int:

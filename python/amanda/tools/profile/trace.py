@@ -7,8 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from amanda.toolkit import chrome_trace
-from amanda.toolkit.places import Place
+from amanda.toolkit import Place, chrome_trace
 
 
 class Site(NamedTuple):

@@ -6,17 +6,13 @@ import dataclasses
 import math
 from typing import Any
 
-from amanda.toolkit.places import Place
+from amanda.toolkit import Place, PlaceRow
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class Row(PlaceRow):
     """The newest mask of one operator; or those of all operators of a type, a module or a line."""
 
-    op_id: int | None  # by "id"; else None
-    name: str  # "aten::linear"; by "module" or "line" that module's path, or that line
-    module_path: str  # by "id" and "module"; else ""
-    source: str  # file:line of the call, by "id" and "line"; else ""
     weights: int
     pruned: int  # those held at zero
 
@@ -82,8 +78,3 @@ class Use:
     place: Place
     weight: Any  # as of Masked
     mask: Any  # None if the operator runs dense
-
-
-def text_of(place: Place) -> str:
-    where = ", ".join(text for text in (place.module_path, place.source) if text)
-    return f"{place.name} ({where})" if where else place.name

@@ -8,7 +8,7 @@ import torch
 
 from amanda import Error
 
-from .masked import Use, text_of
+from .masked import Use
 
 
 def check(model: object) -> None:
@@ -57,7 +57,7 @@ def _parameter_of(use: Use) -> torch.Tensor | None:
     if use.mask is None:
         return None
     raise Error(
-        f"[pruning] the weight of {text_of(use.place)} is computed, or no parameter, so no mask can be written into it; "
+        f"[pruning] the weight of {use.place} is computed, or no parameter, so no mask can be written into it; "
         "compute it once and keep it (torch.nn.utils.parametrize.remove_parametrizations), or leave the operator dense "
         "with where="
     )
@@ -70,7 +70,7 @@ def _mask_of(
     assert first.weight is not None
     if parameter not in own:
         raise Error(
-            f"[pruning] {text_of(first.place)} was pruned, and its weight {first.weight.name!r} is not a parameter of this "
+            f"[pruning] {first.place} was pruned, and its weight {first.weight.name!r} is not a parameter of this "
             f"{type(model).__name__}; pass the model that ran in the scope, not a copy or a part of it, or several in a "
             "torch.nn.ModuleList"
         )
@@ -83,7 +83,7 @@ def _mask_of(
         whole, known = whole.to(spread), known.to(shown)
         if not torch.equal(torch.where(known & shown, spread, 1), torch.where(known & shown, whole, 1)):
             raise Error(
-                f"[pruning] {first.weight.name!r} is the weight of {text_of(first.place)} and of {text_of(use.place)}, "
+                f"[pruning] {first.weight.name!r} is the weight of {first.place} and of {use.place}, "
                 "with different masks; leave both dense with where=, or give each a weight of its own"
             )
         whole, known = torch.where(shown, spread, whole), known | shown
@@ -102,6 +102,6 @@ def _check_holders(model: torch.nn.Module, parameter: torch.Tensor, uses: list[U
     is_looked_up = any(isinstance(module, lookups) for module in holders.values())
     if len(holders) > len(uses) or (is_looked_up and not any("embedding" in use.place.name for use in uses)):
         raise Error(
-            f"[pruning] {' and '.join(holders)} are one parameter, but only {text_of(uses[0].place)} was pruned; leave it "
+            f"[pruning] {' and '.join(holders)} are one parameter, but only {uses[0].place} was pruned; leave it "
             "dense with where=, or give each module a weight of its own"
         )

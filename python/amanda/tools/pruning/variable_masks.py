@@ -9,7 +9,7 @@ import numpy as np
 
 from amanda import Error
 
-from .masked import Use, text_of
+from .masked import Use
 
 
 def check(model: object) -> None:
@@ -41,7 +41,7 @@ def write(model: Any, uses: Iterable[Use]) -> None:
         variable = _variable_of(use)
         if id(variable) not in own:
             raise Error(
-                f"[pruning] {text_of(use.place)} was pruned, and its weight {use.weight.name!r} is not a variable of what "
+                f"[pruning] {use.place} was pruned, and its weight {use.weight.name!r} is not a variable of what "
                 "was given; pass the model that ran in the scope, or a list of its variables"
             )
         shape = tuple(variable.shape)
@@ -49,7 +49,7 @@ def write(model: Any, uses: Iterable[Use]) -> None:
         _, other, first = masks.setdefault(id(variable), (variable, mask, use))
         if not np.array_equal(mask, other):
             raise Error(
-                f"[pruning] {use.weight.name!r} is the weight of {text_of(first.place)} and of {text_of(use.place)}, "
+                f"[pruning] {use.weight.name!r} is the weight of {first.place} and of {use.place}, "
                 "with different masks; leave both dense with where=, or give each a weight of its own"
             )
     for variable, mask, _ in masks.values():
@@ -59,7 +59,7 @@ def write(model: Any, uses: Iterable[Use]) -> None:
 def _variable_of(use: Use) -> Any:
     if use.weight.value is None or not use.weight.value.in_order:
         raise Error(
-            f"[pruning] the weight of {text_of(use.place)} is computed, so no mask can be written into it; leave the "
+            f"[pruning] the weight of {use.place} is computed, so no mask can be written into it; leave the "
             "operator dense with where="
         )
     variable = use.weight.variable()

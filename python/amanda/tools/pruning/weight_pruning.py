@@ -10,19 +10,15 @@ from typing import Any
 
 from amanda import OpContext, Tool
 from amanda import ops as amanda_ops
-from amanda.toolkit import frameworks, fused_layers, locks
+from amanda.toolkit import Column, Results, Skips, TellsSkips, Where, frameworks, fused_layers, locks, number_column
 from amanda.toolkit.arrays import known
 from amanda.toolkit.operators import complaint
 from amanda.toolkit.parameters import ParameterUse, TellsParameters, in_parametrization
-from amanda.toolkit.places import GroupBy, Place
+from amanda.toolkit.places import GroupBy, Place, counted_groupings, grouped
 from amanda.toolkit.programs import own_work
-from amanda.toolkit.skips import Skips
-from amanda.toolkit.tables import Column, Results, number_column
-from amanda.toolkit.where import Where
 from amanda.tools.mapping import names_of
 
 from . import graph_weights
-from .by_place import by_place, group
 from .graph_weights import GraphWeight
 from .masked import Masked, Row, Use, Version
 from .sparsity_schedule import SparsitySchedule, checked, now
@@ -37,7 +33,7 @@ OPS = (
 )
 
 
-class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
+class WeightPruning(TellsParameters, TellsSkips, Results[Row, GroupBy], Tool):
     """Base class of tools that prune weights. A subclass selects the weights in `get_mask`.
 
     An operator's mask is created once, when the operator is analyzed, and kept in ``context["mask"]``: 1 for a weight
@@ -102,7 +98,7 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
     """
 
     _speaker = "pruning"
-    _groupings = by_place(
+    _groupings = counted_groupings(
         Row,
         [
             number_column("weights", "weights"),
@@ -143,11 +139,6 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
             value.when_changed(_follower(self))
         self._sparsity = value
         self._renew_compiled()
-
-    @property
-    def skipped(self) -> dict[str, int]:
-        """The number of operators that were left dense because their weight cannot be read, by reason."""
-        return self._skips.counts()
 
     def apply_to(self, model: Any) -> None:
         """Makes the pruning permanent: writes the masks into the model's parameters or variables, in place.
@@ -194,7 +185,7 @@ class WeightPruning(TellsParameters, Results[Row, GroupBy], Tool):
 
     def _rows(self, by: GroupBy) -> list[Row]:
         with self._lock:
-            return group(Row, [masked.row() for masked in self._masked.values()], by)
+            return grouped(Row, [masked.row() for masked in self._masked.values()], by)
 
     def _remarks(self, by: GroupBy) -> list[str]:
         return [self._skips.caption(), self._parameters.caption()]

@@ -10,9 +10,8 @@ from torch.ao.quantization import QConfig, default_dynamic_qconfig
 
 from amanda import Operator
 from amanda import ops as amanda_ops
-from amanda.toolkit import kernels
+from amanda.toolkit import Place, kernels
 from amanda.toolkit.parameters import Operand
-from amanda.toolkit.places import Place
 
 from .layers import PRODUCTS
 from .post_training import PostTraining, refuse_gradients

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from amanda import OpContext, Run
 from amanda import ops as amanda_ops
-from amanda.toolkit import frameworks, fused_layers
+from amanda.toolkit import NativeRoutine, Place, frameworks, fused_layers, natively, own_work
 from amanda.toolkit.arrays import arrays_of, known
-from amanda.toolkit.native import NativeRoutine, natively
 from amanda.toolkit.operators import complaint
-from amanda.toolkit.places import Place
-from amanda.toolkit.programs import own_work
 from amanda.tools.mapping import ROLES, VOCABULARY, keys_of, tensorflow_names
 
 from . import graph_operands

@@ -10,11 +10,9 @@ from torch.ao.quantization import QConfig
 
 from amanda import Error, OpContext, Operator
 from amanda import ops as amanda_ops
-from amanda.toolkit import frameworks, fused_layers
+from amanda.toolkit import Place, Where, frameworks, fused_layers
 from amanda.toolkit.arrays import of_torch
 from amanda.toolkit.parameters import Operand
-from amanda.toolkit.places import Place
-from amanda.toolkit.where import Where
 
 from .layers import PRODUCTS, Experts, Layer, experts_of, layer_of
 from .packed_weight import PackedWeight

@@ -10,10 +10,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from amanda import Tool
-from amanda.toolkit import locks
-from amanda.toolkit.parameters import ParameterUse, TellsParameters
-from amanda.toolkit.places import Place
-from amanda.toolkit.skips import Skips
+from amanda.toolkit import ParameterUse, Place, PlaceRow, Skips, TellsParameters, TellsSkips, locks
 from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column
 
 Side = Literal["input", "output"]
@@ -29,13 +26,9 @@ class OperandPlace(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class Row(PlaceRow):
     """How one operand of one operator is quantized: ``q = clamp(round(x / scale) + zero_point, quant_min, quant_max)``."""
 
-    op_id: int | None
-    name: str  # "aten::linear"
-    module_path: str
-    source: str  # file:line of the call
     side: Side
     position: int | str  # as it was given: "weight"
     scale: Any  # torch.Tensor, or numpy's array of TensorFlow's values: float32; one element, or one per channel
@@ -52,7 +45,7 @@ class Operand(Protocol):
 OperandT = TypeVar("OperandT", bound=Operand)
 
 
-class Quantization(TellsParameters, Results[Row, GroupBy], Tool):
+class Quantization(TellsParameters, TellsSkips, Results[Row, GroupBy], Tool):
     """Base class of tools that quantize operands.
 
     Rows are by "id", one for each operand of each operator that has a scale, in the order in which they first ran. See
@@ -80,11 +73,6 @@ class Quantization(TellsParameters, Results[Row, GroupBy], Tool):
         self._skips = Skips("quantization")
         self._parameters = ParameterUse(self, "quantization")
         self._lock = locks.lock()  # guards the operands
-
-    @property
-    def skipped(self) -> dict[str, int]:
-        """How many operands were left unchanged because their elements cannot be read, by reason."""
-        return self._skips.counts()
 
     def reset(self) -> None:
         self.reset_evidence()

@@ -16,8 +16,7 @@ from torch.ao.quantization.observer import (
 
 from amanda import Error, Operator
 from amanda import ops as amanda_ops
-from amanda.toolkit import kernels
-from amanda.toolkit.places import Place
+from amanda.toolkit import Place, kernels
 
 from .layers import PRODUCTS, Experts
 from .observed import Observed

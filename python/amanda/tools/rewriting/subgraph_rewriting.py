@@ -11,10 +11,7 @@ from typing import Any, Literal
 import torch
 
 from amanda import Action, OpContext, Operator, Tool
-from amanda.toolkit import eager_only, evidence, locks
-from amanda.toolkit.evidence import Unseen
-from amanda.toolkit.places import Place
-from amanda.toolkit.programs import warn_here
+from amanda.toolkit import Place, PlaceRow, Unseen, eager_only, evidence, locks, warn_here
 from amanda.toolkit.schemas import is_written
 from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column, number_column
 from amanda.toolkit.torch import parse_schema, undeclared_writes
@@ -29,13 +26,9 @@ MAX_KINDS = 1024  # kinds of operands of which an operator remembers the result
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """A match: operators that run as one function. Its place is that of the last one."""
+class Row(PlaceRow):
+    """A match, "aten::linear > aten::gelu": operators that run as one function. Its place is that of the last one."""
 
-    op_id: int
-    name: str  # "aten::linear > aten::gelu"
-    module_path: str
-    source: str  # file:line of the call
     op_ids: tuple[int, ...]  # of all its operators, in the order of the pattern
     rewritten: int  # executions in which the function ran
     kept: int  # executions, after the traced ones, in which the operators ran as written

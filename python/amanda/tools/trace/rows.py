@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from amanda.toolkit.places import Place
-from amanda.toolkit.tables import Column, general_column, name_column, number_column
+from amanda.toolkit import Column, Place, general_column, name_column, number_column
 
 from .values import Values
 

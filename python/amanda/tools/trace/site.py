@@ -7,8 +7,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from amanda.toolkit import locks
-from amanda.toolkit.places import Place
+from amanda.toolkit import Place, locks
 
 from .expression import Expression
 from .rows import GroupBy

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import collections
 import functools
-import operator
-import os
-import sys
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 from amanda import OpContext, Scope, Tool, apply
-from amanda.toolkit import evidence, locks
+from amanda.toolkit import PLACE_FIELDS, Grouping, Place, Results, Unseen, evidence, fields_of, locks, this_rank
+from amanda.toolkit.arguments import whole_number
 from amanda.toolkit.arrays import UNWRITTEN
-from amanda.toolkit.evidence import Unseen
-from amanda.toolkit.places import PLACE_FIELDS, Place
-from amanda.toolkit.tables import Grouping, Results, fields_of
 from amanda.toolkit.unwritten import MEMORY, may_be_met
 
 from .expression import Expression
@@ -53,7 +47,7 @@ class Trace(Results[Row, GroupBy], Tool):
         self._expressions = [Expression.parse(text) for text in expressions]
         self._by: GroupBy = by
         self._checked(by)
-        self._every = _checked_every(every)
+        self._every = whole_number(every, f"[trace] every= is a number of executions, 1 or more, got {every!r}", 1)
         self._aggregate = _checked_aggregate(aggregate)
         self._sites: dict[tuple[Expression, int | None, int | None], Site] = {}
         self._nodes: dict[tuple[Expression, int | None], int | None] = {}  # of results, by forward operator
@@ -79,9 +73,7 @@ class Trace(Results[Row, GroupBy], Tool):
         self._scopes.append(scope)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self._scopes.pop().__exit__(kind, error, traceback)
 
     # ---- evaluating -------------------------------------------------------------------------------------------------
@@ -146,7 +138,7 @@ class Trace(Results[Row, GroupBy], Tool):
     def _rows(self, by: GroupBy) -> list[Row]:
         if by == "step" and self._by != "step":
             raise ValueError('[trace] rows by "step" need a trace that was made with by="step"')
-        rank, groups = _rank(), collections.defaultdict[Key, list[Values]](list)
+        rank, groups = this_rank().number, collections.defaultdict[Key, list[Values]](list)
         with self._lock:
             sites = list(self._sites.values())
         for site in sites:
@@ -223,27 +215,9 @@ def trace(*expressions: str, by: GroupBy = "id", every: int = 1, aggregate: Sequ
     return Trace(*expressions, by=by, every=every, aggregate=aggregate)
 
 
-def _checked_every(every: object) -> int:
-    complaint = f"[trace] every= is a number of executions, 1 or more, got {every!r}"
-    try:
-        number = operator.index(every)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(complaint) from None
-    if number < 1:
-        raise ValueError(complaint)
-    return number
-
-
 def _checked_aggregate(aggregate: Sequence[Aggregate]) -> tuple[Aggregate, ...]:
     names: tuple[Aggregate, ...] = (aggregate,) if isinstance(aggregate, str) else tuple(aggregate)  # type: ignore[assignment]
     for name in names:
         if name not in AGGREGATES:
             raise ValueError(f"[trace] aggregate= is some of {', '.join(AGGREGATES)}; got {name!r}")
     return names
-
-
-def _rank() -> int:
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-        return int(torch.distributed.get_rank())
-    return int(os.environ.get("RANK", "0"))

@@ -72,18 +72,14 @@ def watch() -> None:
 def patch() -> None:
     """The first scope was opened."""
     _patch_for_ever()
-    port.define_function.replace(_define)
-    port.make_function_context.replace(_make_context)
-    port.initialize_function.replace(_initialize)
-    port.call_concrete_function.replace(_call)
+    for patchable, replacement in _PATCHES.items():
+        patchable.replace(replacement)
 
 
 def unpatch() -> None:
     """No scope is open any more."""
-    port.define_function.restore()
-    port.make_function_context.restore()
-    port.initialize_function.restore()
-    port.call_concrete_function.restore()
+    for patchable in _PATCHES:
+        patchable.restore()
 
 
 def _patch_for_ever() -> None:
@@ -261,3 +257,11 @@ def _build_gradients(*args: Any, **kwargs: Any) -> Any:
 
 def _mark(function: Any) -> None:
     running.mark(port.inference_function(function))
+
+
+_PATCHES = {
+    port.define_function: _define,
+    port.make_function_context: _make_context,
+    port.initialize_function: _initialize,
+    port.call_concrete_function: _call,
+}
