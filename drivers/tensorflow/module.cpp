@@ -70,7 +70,7 @@ using Result = std::tuple<size_t, int>;
 std::unique_ptr<PyTapNode> make_tap_node(const PyOperator& op, uint64_t tap_id, const std::vector<Arg>& args,
                                          const std::vector<Result>& results, py::object original,
                                          const std::vector<std::optional<std::vector<std::optional<int64_t>>>>& sizes) {
-  std::vector<Place> from, to;
+  std::vector<TensorPosition> from, to;
   for (const auto& [side, position, member] : args) {
     if (side != "input" && side != "output") {
       throw py::value_error(fmt::format("[tensorflow] an argument is an \"input\" or an \"output\", got \"{}\"", side));

@@ -26,8 +26,8 @@ struct Operator {
   mutable PyObject* refuse = nullptr;
 };
 
-/// One tensor of an operand.
-struct Place {
+/// A tensor of an operand: its position, and its number in a list.
+struct TensorPosition {
   static constexpr int kWhole = -1;
   Side side;
   size_t position;
@@ -48,9 +48,9 @@ using Shapes = std::vector<std::optional<IntVector>>;
 /// Immutable, but for `original`. Kernels share it: it outlives its Python object.
 class TapNode {
  public:
-  /// `shapes`: of the results. Throws `Error` if the tap is gone, or the places do not fit it.
-  TapNode(std::shared_ptr<const Operator> op, uint64_t tap_id, const std::vector<Place>& args,
-          const std::vector<Place>& results, Shapes shapes);
+  /// `shapes`: of the results. Throws `Error` if the tap is gone, or the positions do not fit it.
+  TapNode(std::shared_ptr<const Operator> op, uint64_t tap_id, const std::vector<TensorPosition>& args,
+          const std::vector<TensorPosition>& results, Shapes shapes);
 
   /// The node with that number. Null if there is none, or if it belongs to another process.
   static std::shared_ptr<const TapNode> find(int64_t number);
@@ -76,8 +76,8 @@ class TapNode {
   mutable PyObject* original = nullptr;
 
  private:
-  void put(const Place& place, size_t tensor);
-  int tensor_at(const Place& place) const;
+  void put(const TensorPosition& at, size_t tensor);
+  int tensor_at(const TensorPosition& at) const;
 
   const int64_t number_;
   const std::shared_ptr<const Operator> op_;

@@ -126,11 +126,11 @@ void CompiledCall::run_taps(Run* run) {
 }
 
 at::Tensor CompiledCall::tensor(size_t number) const {
-  if (number >= slot_.places().size()) return {};  // it only orders the node
-  const std::optional<TensorPlace>& place = slot_.places()[number];
-  if (!place) return {};
-  const c10::IValue& value = operands(place->side)[place->position].value;
-  const c10::IValue one = value.isList() ? value.toListRef()[place->member] : value;
+  if (number >= slot_.positions().size()) return {};  // it only orders the node
+  const std::optional<TensorPosition>& position = slot_.positions()[number];
+  if (!position) return {};
+  const c10::IValue& value = operands(position->side)[position->position].value;
+  const c10::IValue one = value.isList() ? value.toListRef()[position->member] : value;
   return one.isTensor() ? one.toTensor() : at::Tensor();
 }
 
@@ -161,9 +161,9 @@ uint64_t CompiledCall::versions(Side side) const {
 }
 
 std::vector<at::Tensor> CompiledCall::tensors_of(Side side) const {
-  std::vector<at::Tensor> tensors(slot_.places().size());
+  std::vector<at::Tensor> tensors(slot_.positions().size());
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (slot_.places()[i] && slot_.places()[i]->side == side) tensors[i] = tensor(i);
+    if (slot_.positions()[i] && slot_.positions()[i]->side == side) tensors[i] = tensor(i);
   }
   return tensors;
 }

@@ -368,15 +368,15 @@ void Rematerializer::release(Saved& saved) {
 
 void Rematerializer::hold(Value& value, c10::Storage memory) {
   value.held = std::move(memory);
-  value.place = held_.size();
+  value.held_at = held_.size();
   held_.push_back(&value);
 }
 
 void Rematerializer::let_go(Value& value) {
-  held_.back()->place = value.place;
-  std::swap(held_[*value.place], held_.back());
+  held_.back()->held_at = value.held_at;
+  std::swap(held_[*value.held_at], held_.back());
   held_.pop_back();
-  value.place.reset();
+  value.held_at.reset();
   value.held = {};
 }
 

@@ -178,11 +178,11 @@ void CuptiProfiler::on_exit(Scope&, const std::exception_ptr&) { profile_->exit(
 void CuptiProfiler::analyze(OpContext& context) {
   const std::shared_ptr<OperatorRuns>& runs = profile_->runs();
   const bool weigh = options_.operand_bytes;
-  const auto place = std::make_shared<OperatorRuns::Place>(runs->tree().index_of(place_of(context)));
-  const auto before = [runs, weigh, place](Values& values) {
+  const auto site = std::make_shared<OperatorRuns::Site>(runs->tree().index_of(place_of(context)));
+  const auto before = [runs, weigh, site](Values& values) {
     auto& bracket = values.local<Bracket>();
     if (weigh) bracket.input_bytes = bytes_of(values);
-    bracket.begin(runs, *place);
+    bracket.begin(runs, *site);
   };
   const auto after = [weigh](Values& values) {
     auto& bracket = values.local<Bracket>();

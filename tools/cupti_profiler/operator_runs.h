@@ -35,11 +35,11 @@ class OperatorRuns {
 
   class Bracket;
 
-  /// The place where runs of one operator begin. Remembers the node of the last run: most runs are inside the same
+  /// An operator at its place, where its runs begin. Remembers the node of the last run: most runs are inside the same
   /// operators each time.
-  struct Place {
-    /// The place of this operator in tree().
-    explicit Place(uint32_t op) : op(op) {}
+  struct Site {
+    /// The site of this operator in tree().
+    explicit Site(uint32_t op) : op(op) {}
     const uint32_t op;                               ///< in tree()
     std::atomic<OperatorTree::Node*> last{nullptr};  ///< the node of the last run
   };
@@ -65,7 +65,7 @@ class OperatorRuns {
   static Stack* recent_stack();
   Stack& stack();
   Stack& find_stack();
-  void begin(Stack& stack, Place& place, Bracket& bracket);
+  void begin(Stack& stack, Site& site, Bracket& bracket);
   void end(Stack& stack, size_t depth, int64_t now, int64_t operand_bytes);
   void forget(Stack& stack, uint64_t run);
   void close_top(Stack& stack);
@@ -98,8 +98,8 @@ class OperatorRuns::Bracket {
   Bracket(const Bracket&) = delete;
   Bracket& operator=(const Bracket&) = delete;
 
-  /// Begins a run at this place.
-  void begin(const std::shared_ptr<OperatorRuns>& runs, Place& place);
+  /// Begins a run at this site.
+  void begin(const std::shared_ptr<OperatorRuns>& runs, Site& site);
   /// The operator is done; the time until end() does not belong to it.
   void stop();
   /// Ends the run. Runs that began inside it and did not end have failed.

@@ -86,10 +86,10 @@ Flops::Flops(FlopsOptions options) : Tool("flops"), index_(next_index()) {
     if (op.ns == "tensorflow") return bilinear->list_uncounted(context);
     if (counts->compiled().leaves_out(context) || is_view(op)) return;
     const std::string name = op.ns + "::" + op.name;
-    FlopCounts::Place& place = counts->uncounted_place(name, !is_torch_namespace(op.ns) || is_composite(name));
+    FlopCounts::Tally& tally = counts->uncounted_tally(name, !is_torch_namespace(op.ns) || is_composite(name));
     context.insert_after_op(
-        [index, counts, &place](Values&) {
-          if (!std::exchange(FlopCounter::counted_inside(index), false)) place.add(0);
+        [index, counts, &tally](Values&) {
+          if (!std::exchange(FlopCounter::counted_inside(index), false)) tally.add(0);
         },
         {.outputs = Positions::none()});
   });
@@ -134,7 +134,7 @@ void Flops::count_in_replacement(const std::string& kernel, const std::string& m
   open.erase(std::unique(open.begin(), open.end()), open.end());  // a tool may be in several scopes
   for (Flops* tool : open) {
     if (!tool->counts(kernel, module_path)) continue;
-    tool->counts_->place(kernel, module_path, false).add(flops);
+    tool->counts_->tally(kernel, module_path, false).add(flops);
     FlopCounter::counted_inside(tool->index_) = true;
   }
 }
