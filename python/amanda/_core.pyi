@@ -451,7 +451,7 @@ class Tool:
     """
     The core's side of a tool; amanda.Tool holds one.
     """
-    def __init__(self, owner: typing.Any, name: str, namespace: str) -> None:
+    def __init__(self, owner: typing.Any, name: str) -> None:
         ...
     def add_inst_for_op(self, callback: typing.Any, backward: bool, require_outputs: bool, ops: typing.Any, on_demand: bool, nested: bool, modules: collections.abc.Sequence[str] | None, optional: bool) -> None:
         ...
