@@ -47,19 +47,14 @@ struct PyTapNode {
   py::object op, original;
 };
 
-Backend& backend_named(const std::string& name) {
-  if (const Backend* known = Engine::find_backend(name)) return const_cast<Backend&>(*known);
-  throw Error(fmt::format("[tensorflow] no driver '{}' is attached", name));
-}
-
 std::unique_ptr<PyOperator> make_operator(const std::string& backend, OpType type, OpId id, size_t num_inputs,
                                           size_t num_outputs, std::string module_path, std::string source,
                                           py::object refuse, const PyOperator* forward) {
-  Backend& known = backend_named(backend);
-  known.info(type);  // it must be known
-  auto made =
-      std::make_shared<const Operator>(Operator{&known, type, id, num_inputs, num_outputs, std::move(module_path),
-                                                std::move(source), forward ? forward->op : nullptr});
+  auto made = std::make_shared<const Operator>(
+      Operator{{python::backend_named(backend, type, "tensorflow"), type, id, std::move(module_path), std::move(source),
+                forward ? forward->op : nullptr},
+               num_inputs,
+               num_outputs});
   return std::make_unique<PyOperator>(std::move(made), std::move(refuse),
                                       forward ? py::cast(forward) : py::object(py::none()));
 }

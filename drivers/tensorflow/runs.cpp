@@ -20,7 +20,7 @@ using Executions = std::vector<OneExecution>;  // of one operator, in the order 
 
 struct Step {
   uint64_t began;  // when its first node ran
-  std::unordered_map<std::shared_ptr<const Operator>, Executions> operators;
+  std::unordered_map<std::shared_ptr<const python::GraphOperator>, Executions> operators;
 };
 
 struct Table {
@@ -82,7 +82,7 @@ void end_run() {
   }
 }
 
-RunStatePtr run_state(const std::shared_ptr<const Operator>& op, const Execution& here) {
+RunStatePtr run_state(const std::shared_ptr<const python::GraphOperator>& op, const Execution& here) {
   Table& table = Table::get();
   std::lock_guard lock(table.mutex);
   if (table.running.empty()) return nullptr;

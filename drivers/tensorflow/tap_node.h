@@ -1,8 +1,6 @@
 // A node of the op AmandaTap: its tap, and the operand that each tensor belongs to.
 #pragma once
 
-#include <Python.h>
-
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,20 +8,12 @@
 
 #include "amanda/driver/graph.h"
 #include "c_api.h"
+#include "graph_operator.h"
 
 namespace amanda::tensorflow {
 
-/// An operator of a graph while it runs. Immutable, but for `refuse`.
-struct Operator {
-  Backend* backend;
-  OpType type;
-  OpId id;
+struct Operator : python::GraphOperator {
   size_t num_inputs, num_outputs;  // positions; of a backward operator grad_outputs and grad_inputs
-  std::string module_path, source;
-  std::shared_ptr<const Operator> forward;  // null if it is a forward operator
-  /// With the interpreter lock. Borrowed from the Python object, which resets it when it dies. Null if nothing is
-  /// refused.
-  mutable PyObject* refuse = nullptr;
 };
 
 /// A tensor of an operand: its position, and its number in a list.
@@ -72,7 +62,7 @@ class TapNode {
   /// True if the tensors of this operand can be replaced.
   bool can_edit(Side side, size_t position) const;
 
-  /// With the interpreter lock. Borrowed in the same way as Operator::refuse. Null if there is none.
+  /// With the interpreter lock. Borrowed in the same way as GraphOperator::refuse. Null if there is none.
   mutable PyObject* original = nullptr;
 
  private:

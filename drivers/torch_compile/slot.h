@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <Python.h>
 
 #include <memory>
 #include <optional>
@@ -10,21 +9,13 @@
 #include <vector>
 
 #include "amanda/driver/graph.h"
+#include "graph_operator.h"
 #include "operand.h"
 
 namespace amanda::pytorch {
 
-/// An operator of a compiled program while it runs. Immutable, but for `refuse`.
-struct Operator {
-  Backend* backend;
-  OpType type;
-  OpId id;
+struct Operator : python::GraphOperator {
   c10::OperatorHandle op;  // of a backward operator: the operator of which it is the derivative
-  std::string module_path, source;
-  std::shared_ptr<const Operator> forward;  // null if it is a forward operator
-  /// With the interpreter lock. Borrowed from the Python object, which resets it when it dies. Null if nothing is
-  /// refused.
-  mutable PyObject* refuse = nullptr;
 };
 
 /// The dtype and the sizes that a replacement's result must have.
@@ -48,7 +39,7 @@ class Slot {
 
   const Operator& op() const { return *op_; }
   const std::vector<TapPtr>& taps() const { return taps_; }
-  Phase phase() const { return op_->forward ? Phase::kBackward : Phase::kForward; }
+  Phase phase() const { return op_->phase(); }
   const std::vector<Operand>& operands(Side side) const { return side == Side::kOutputs ? outputs_ : inputs_; }
   const c10::Argument& argument(Side side, size_t position) const;
   /// The position of each tensor; empty for a tensor that belongs to none.
