@@ -34,19 +34,15 @@ const Members kForward = {
     {"_scaled_dot_product_efficient_attention", {Family::kAttention, 0}},
     {"_scaled_dot_product_cudnn_attention", {Family::kAttention, 0}},
 };
-const Members kBackward = {
-    {"MmBackward", {Family::kMatmul, 0}},
-    {"BmmBackward", {Family::kMatmul, 0}},
-    {"AddmmBackward", {Family::kMatmul, 1}},
-    {"BaddbmmBackward", {Family::kMatmul, 1}},
-    {"ConvolutionBackward", {Family::kConvolution, 0}},
-    {"ConvolutionOverrideableBackward", {Family::kConvolution, 0}},
-    {"ScaledDotProductFlashAttentionBackward", {Family::kAttention, 0}},
-    {"ScaledDotProductEfficientAttentionBackward", {Family::kAttention, 0}},
-    {"ScaledDotProductCudnnAttentionBackward", {Family::kAttention, 0}},
-};
+// The autograd nodes of those.
+const Members kBackward = [] {
+  Members nodes;
+  for (const auto& [op, member] : kForward) {
+    if (member.family != Family::kConvolutionBackward) nodes[node_of(op)] = member;
+  }
+  return nodes;
+}();
 constexpr const char* kCpuAttention = "_scaled_dot_product_flash_attention_for_cpu";
-constexpr const char* kCpuAttentionBackward = "ScaledDotProductFlashAttentionForCpuBackward";
 constexpr FamilyMember kAttention = {Family::kAttention, 0};
 
 std::optional<FamilyMember> find(const Members& members, const std::string& name) {
@@ -129,8 +125,7 @@ std::shared_ptr<ForwardRuns> FlopCounter::forward_runs(OpId id) {
   return runs;
 }
 
-// ---- forward
-// ------------------------------------------------------------------------------------------------------------
+// ---- forward --------------------------------------------------------------------------------------------------------
 
 void FlopCounter::analyze(OpContext& context) {
   if (is_tensorflow(context.op())) return bilinear_->analyze(context);
@@ -228,15 +223,14 @@ void FlopCounter::list(OpContext& context) {
       {.outputs = Positions::none()});
 }
 
-// ---- backward
-// -----------------------------------------------------------------------------------------------------------
+// ---- backward -------------------------------------------------------------------------------------------------------
 
 void FlopCounter::analyze_backward(OpContext& context) {
   if (is_tensorflow(*context.backward_op())) return bilinear_->analyze_backward(context);
   if (counts_->compiled().leaves_out(context)) return;
   const std::string node = without_number(context.backward_op()->name);
   const std::string& forward = context.op().name;
-  const auto member = node == kCpuAttentionBackward && cpu_attention_ ? kAttention : find(kBackward, node);
+  const auto member = cpu_attention_ && node == node_of(kCpuAttention) ? kAttention : find(kBackward, node);
   if (member && member->family == Family::kMatmul) return count_matmul_backward(context, member->first);
   if (member && member->family == Family::kConvolution) return count_by_forward_run(context, {0, 1}, true);
   if (member) return count_by_forward_run(context, {0, 1, 2}, false);
