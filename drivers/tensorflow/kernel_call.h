@@ -14,12 +14,10 @@
 namespace amanda::tensorflow {
 
 /// On the stack of the thread that runs the node. Tensors are fetched from TensorFlow when someone asks for one.
-class KernelCall final : public python::OperatorCall, public TensorCall {
+class KernelCall final : public python::OperatorCall, public TensorCall, NoCopy {
  public:
   /// `types`: of the node's results. `context`: null for a call of the original on other arguments.
   KernelCall(const TapNode& node, std::span<const DataType> types, TF_OpKernelContext* context);
-  KernelCall(const KernelCall&) = delete;
-  KernelCall& operator=(const KernelCall&) = delete;
 
   size_t size(Side side) const override { return node_.slots(side).size(); }
   Value get(Side side, size_t position) override;

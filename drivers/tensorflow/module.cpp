@@ -22,15 +22,13 @@ namespace py = pybind11;
 using PyOperator = python::PyOperator<Operator>;
 
 /// Owns those of a TapNode.
-struct PyTapNode {
+struct PyTapNode : NoCopy {
   PyTapNode(std::shared_ptr<const TapNode> made, py::object op, py::object original)
       : node(std::move(made)), op(std::move(op)), original(std::move(original)) {
     if (!this->original.is_none()) node->original = this->original.ptr();
     TapNode::add(node);
   }
   ~PyTapNode() { clear(); }
-  PyTapNode(const PyTapNode&) = delete;
-  PyTapNode& operator=(const PyTapNode&) = delete;
 
   int traverse(visitproc visit, void* arg) const {
     Py_VISIT(op.ptr());

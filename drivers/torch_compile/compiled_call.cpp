@@ -46,11 +46,9 @@ void check_edit(const Operand& operand, const c10::IValue& old, const c10::IValu
   for (size_t i = 0; i < olds.size(); ++i) check_tensor(olds[i], values[i]);
 }
 
-struct Unobserved {
+struct Unobserved : NoCopy {
   explicit Unobserved(RoutineMode mode) : state(RoutineState::begin(mode)) {}
   ~Unobserved() { RoutineState::end(state); }
-  Unobserved(const Unobserved&) = delete;
-  Unobserved& operator=(const Unobserved&) = delete;
   RoutineState* state;
 };
 

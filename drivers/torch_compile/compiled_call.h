@@ -25,13 +25,11 @@ class Recorded final : public Held {
 };
 
 /// On the stack of the thread that runs the node.
-class CompiledCall final : public python::OperatorCall {
+class CompiledCall final : public python::OperatorCall, NoCopy {
  public:
   /// `tensors`: of the node, undefined where there is none. `recorded`: of the operator, if this is its backward one.
   CompiledCall(const Slot& slot, c10::ArrayRef<at::Tensor> tensors, c10::ArrayRef<int64_t> numbers,
                const Recorded* recorded = nullptr);
-  CompiledCall(const CompiledCall&) = delete;
-  CompiledCall& operator=(const CompiledCall&) = delete;
 
   /// Runs the taps in order, or the operator itself if there are none.
   void run_taps(Run* run);

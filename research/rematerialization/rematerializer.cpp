@@ -55,7 +55,7 @@ bool contains(const std::vector<size_t>& positions, size_t position) {
 }
 
 // Casts of parameters are not cached: a backward pass does not end with an autocast region, which would drop them.
-class AutocastTo {
+class AutocastTo : NoCopy {
  public:
   explicit AutocastTo(at::ScalarType dtype) {
     at::autocast::set_autocast_cache_enabled(false);
@@ -65,8 +65,6 @@ class AutocastTo {
     at::autocast::set_autocast_cache_enabled(caches_);
     at::autocast::set_autocast_dtype(at::kCPU, dtype_);
   }
-  AutocastTo(const AutocastTo&) = delete;
-  AutocastTo& operator=(const AutocastTo&) = delete;
 
  private:
   bool caches_ = at::autocast::is_autocast_cache_enabled();
@@ -87,11 +85,9 @@ uint32_t version_of(const at::Tensor& tensor) {
 
 thread_local int recomputing = 0;  // allocations are the tool's, not the program's
 
-struct Recomputing {
+struct Recomputing : NoCopy {
   Recomputing() { ++recomputing; }
   ~Recomputing() { --recomputing; }
-  Recomputing(const Recomputing&) = delete;
-  Recomputing& operator=(const Recomputing&) = delete;
 };
 
 /// To `value`, if that is more than `least`.

@@ -21,14 +21,12 @@ namespace amanda::tools {
 // sums are updated when that buffer is full, and when they are read.
 
 /// The runs of operators. Each thread has its own open runs; the sums are shared. On any thread.
-class OperatorRuns {
+class OperatorRuns : NoCopy {
  public:
   /// Measures allocations with `probe`, keeps the first `max_events` runs, and reports runs to `kernels`, which may be
   /// null.
   OperatorRuns(FrameworkProbe probe, size_t max_events, std::shared_ptr<KernelCollection> kernels = nullptr);
   ~OperatorRuns();
-  OperatorRuns(const OperatorRuns&) = delete;
-  OperatorRuns& operator=(const OperatorRuns&) = delete;
 
   /// Sets whether runs that begin from now on are reported to `kernels`. At first they are not.
   void tell_kernels(bool tell) { telling_ = tell; }
@@ -90,13 +88,11 @@ class OperatorRuns {
 
 /// One run of an operator, begun before it and ended after it, on one thread. Destroyed without end(): the operator
 /// threw an exception.
-class OperatorRuns::Bracket {
+class OperatorRuns::Bracket : NoCopy {
  public:
   /// Not open.
   Bracket() = default;
   ~Bracket();
-  Bracket(const Bracket&) = delete;
-  Bracket& operator=(const Bracket&) = delete;
 
   /// Begins a run at this site.
   void begin(const std::shared_ptr<OperatorRuns>& runs, Site& site);

@@ -90,12 +90,10 @@ void note_shown(const ScopeStack& scopes, const OpSite& site, const OpRecord* re
 void note_refused(const OpRecord& record);
 
 /// While it exists, calls on this thread are the driver's own work.
-class OwnWork {
+class OwnWork : NoCopy {
  public:
   OwnWork();
   ~OwnWork();
-  OwnWork(const OwnWork&) = delete;
-  OwnWork& operator=(const OwnWork&) = delete;
 };
 
 }  // namespace amanda::pytorch
