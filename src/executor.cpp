@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "amanda/base/pool.h"
 #include "amanda/error.h"
 #include "amanda/log.h"

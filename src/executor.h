@@ -1,8 +1,6 @@
 // Runs a plan around one execution of an operator.
 #pragma once
 
-#include <utility>
-
 #include "amanda/base/no_copy.h"
 #include "amanda/driver/graph.h"
 #include "plan.h"

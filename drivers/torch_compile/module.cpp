@@ -4,7 +4,6 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "amanda/driver/engine.h"
 #include "amanda/error.h"
 #include "autocast.h"
 #include "collected.h"

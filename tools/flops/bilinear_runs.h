@@ -1,7 +1,6 @@
 // The shapes of an operator's runs, for its backward operators.
 #pragma once
 
-#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <utility>

@@ -1,6 +1,5 @@
 #include "flops/counter.h"
 
-#include <algorithm>
 #include <cctype>
 #include <utility>
 #include <variant>

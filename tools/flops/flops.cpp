@@ -1,13 +1,10 @@
 #include "flops/flops.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <utility>

@@ -1,6 +1,5 @@
 // The functions that GraphTracing calls in Python.
 #include <memory>
-#include <tuple>
 #include <utility>
 #include <vector>
 

@@ -8,8 +8,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>

@@ -4,7 +4,6 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstddef>
-#include <list>
 #include <memory>
 #include <memory_resource>
 

@@ -5,8 +5,6 @@
 #include <c10/core/ScalarType.h>
 #include <torch/csrc/autograd/forward_grad.h>
 
-#include <algorithm>
-
 #include "base/packed_weight.h"
 
 namespace amanda::pytorch {

@@ -8,7 +8,6 @@
 #include <map>
 #include <optional>
 #include <string_view>
-#include <utility>
 
 #include "amanda/base/per_thread.h"
 #include "amanda/torch.h"
