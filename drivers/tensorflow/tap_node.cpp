@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <random>
-#include <unordered_map>
 
-#include "amanda/base/mutex.h"
+#include "amanda/base/leaked.h"
+#include "amanda/base/weak_table.h"
 #include "amanda/driver/engine.h"
 #include "amanda/error.h"
 
@@ -21,16 +20,7 @@ int64_t next_number() {
   return next++;
 }
 
-struct KnownNodes {
-  static KnownNodes& get() {
-    static auto* all = new KnownNodes;  // leaked: threads may outlive static objects
-    return *all;
-  }
-
-  Mutex mutex;
-  std::unordered_map<int64_t, std::weak_ptr<const TapNode>> nodes;
-  size_t next_sweep = 1024;
-};
+using KnownNodes = WeakTable<const TapNode>;
 
 TapPtr tap_with(uint64_t id) {
   if (TapPtr tap = Engine::tap(id)) return tap;
@@ -101,21 +91,8 @@ bool TapNode::can_edit(Side side, size_t position) const {
   });
 }
 
-std::shared_ptr<const TapNode> TapNode::find(int64_t number) {
-  KnownNodes& known = KnownNodes::get();
-  std::lock_guard lock(known.mutex);
-  auto found = known.nodes.find(number);
-  return found == known.nodes.end() ? nullptr : found->second.lock();
-}
+std::shared_ptr<const TapNode> TapNode::find(int64_t number) { return leaked<KnownNodes>().find(number); }
 
-void TapNode::add(const std::shared_ptr<const TapNode>& node) {
-  KnownNodes& known = KnownNodes::get();
-  std::lock_guard lock(known.mutex);
-  if (known.nodes.size() >= known.next_sweep) {
-    std::erase_if(known.nodes, [](const auto& entry) { return entry.second.expired(); });
-    known.next_sweep = 2 * known.nodes.size() + 1024;
-  }
-  known.nodes[node->number()] = node;
-}
+void TapNode::add(const std::shared_ptr<const TapNode>& node) { leaked<KnownNodes>().add(node->number(), node); }
 
 }  // namespace amanda::tensorflow

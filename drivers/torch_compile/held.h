@@ -14,7 +14,7 @@ namespace amanda::pytorch {
 class Held : public std::enable_shared_from_this<Held>, NoCopy {
  public:
   Held();
-  virtual ~Held();
+  virtual ~Held() = default;
 
   /// A new 0-dim int64 tensor that holds the number.
   at::Tensor tensor();

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "amanda/base/leaked.h"
 #include "flops/counter.h"
 #include "flops/torch_operators.h"
 
@@ -52,10 +53,6 @@ struct Open {
   Mutex mutex;
   std::map<std::thread::id, std::vector<Flops*>> tools;
 
-  static Open& all() {
-    static auto* const open = new Open;
-    return *open;
-  }
   std::vector<Flops*> here() {
     const std::lock_guard lock(mutex);
     const auto found = tools.find(std::this_thread::get_id());
@@ -108,13 +105,13 @@ void Flops::list_custom_functions() {
 }
 
 void Flops::on_enter(Scope&) {
-  Open& open = Open::all();
+  Open& open = leaked<Open>();
   const std::lock_guard lock(open.mutex);
   open.tools[std::this_thread::get_id()].push_back(this);
 }
 
 void Flops::on_exit(Scope&, const std::exception_ptr&) {
-  Open& open = Open::all();
+  Open& open = leaked<Open>();
   const std::lock_guard lock(open.mutex);
   const auto here = open.tools.find(std::this_thread::get_id());
   if (here == open.tools.end()) return;
@@ -123,10 +120,10 @@ void Flops::on_exit(Scope&, const std::exception_ptr&) {
   if (here->second.empty()) open.tools.erase(here);
 }
 
-bool Flops::is_open() { return !Open::all().here().empty(); }
+bool Flops::is_open() { return !leaked<Open>().here().empty(); }
 
 void Flops::count_in_replacement(const std::string& kernel, const std::string& module_path, int64_t flops) {
-  std::vector<Flops*> open = Open::all().here();
+  std::vector<Flops*> open = leaked<Open>().here();
   std::sort(open.begin(), open.end());
   open.erase(std::unique(open.begin(), open.end()), open.end());  // a tool may be in several scopes
   for (Flops* tool : open) {
