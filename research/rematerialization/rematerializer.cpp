@@ -90,18 +90,9 @@ struct Recomputing : NoCopy {
   ~Recomputing() { --recomputing; }
 };
 
-/// To `value`, if that is more than `least`.
-void raise(std::atomic<size_t>& most, size_t value, size_t least) {
-  if (value <= least) return;
-  size_t now = most;
-  while (now < value && !most.compare_exchange_weak(now, value)) {
-  }
-}
-
 }  // namespace
 
-// ---- what operators do
-// ------------------------------------------------------------------------------------------------
+// ---- what operators do ---------------------------------------------------------------------------------------------
 
 Site* Rematerializer::site_of(OpContext& context) {
   const OpInfo& info = context.op();
@@ -309,8 +300,7 @@ void Rematerializer::will_write(const at::Tensor& tensor) {
   if (value->kept_because != kRandom) value->kept_because = kInPlace;
 }
 
-// ---- what autograd saves
-// ------------------------------------------------------------------------------------------------
+// ---- what autograd saves -------------------------------------------------------------------------------------------
 
 Saved Rematerializer::pack(const at::Tensor& tensor) {
   Saved saved;
@@ -394,13 +384,14 @@ void Rematerializer::end_pass() {
   values_.clear();
 }
 
-// ---- eviction
-// ---------------------------------------------------------------------------------------------------------
+// ---- eviction ------------------------------------------------------------------------------------------------------
 
 // With a budget of `plain_needed_` nothing is evicted, and nothing computed again, in any run of the program. The
 // memory that is alive then does not depend on times.
 void Rematerializer::make_room(size_t bytes) {
-  if (recomputing == 0) raise(plain_needed_, live() + bytes + evicted_, options_.budget);
+  if (const size_t plain = live() + bytes + evicted_; recomputing == 0 && plain > options_.budget) {
+    raise(plain_needed_, plain);
+  }
   if (live() + bytes <= options_.budget) return;
   const std::lock_guard lock(mutex_);
   sweep();
@@ -495,8 +486,7 @@ void Rematerializer::is_here(Value& value) {
   if (std::exchange(value.evicted, false)) evicted_ -= value.bytes;
 }
 
-// ---- rematerialization
-// --------------------------------------------------------------------------------------------------
+// ---- rematerialization ---------------------------------------------------------------------------------------------
 
 void Rematerializer::move_to(const ValuePtr& value, const c10::Storage& memory) {
   if (value->key) values_.erase(value->key);
@@ -590,8 +580,7 @@ c10::Storage Rematerializer::run_again(Call& call, const std::vector<c10::Storag
   return found;
 }
 
-// ---- results
-// ------------------------------------------------------------------------------------------------------------
+// ---- results -------------------------------------------------------------------------------------------------------
 
 void Rematerializer::check_budget() {
   const std::lock_guard lock(mutex_);

@@ -189,17 +189,17 @@ void CuptiProfiler::analyze(OpContext& context) {
     bracket.stop();
     bracket.end(weigh ? bracket.input_bytes + bytes_of(values) : 0);
   };
-  const Positions positions = weigh ? Positions() : Positions::none();
+  const auto options = [weigh](Positions ActionOptions::*operands) {
+    ActionOptions made{.kind = RoutineKind::kObserve, .with_run = false, .with_operators = false};
+    made.*operands = weigh ? Positions() : Positions::none();
+    return made;
+  };
   if (context.is_backward()) {
-    context.insert_before_backward_op(
-        before, {.grad_outputs = positions, .kind = RoutineKind::kObserve, .with_run = false, .with_operators = false});
-    context.insert_after_backward_op(
-        after, {.grad_inputs = positions, .kind = RoutineKind::kObserve, .with_run = false, .with_operators = false});
+    context.insert_before_backward_op(before, options(&ActionOptions::grad_outputs));
+    context.insert_after_backward_op(after, options(&ActionOptions::grad_inputs));
   } else {
-    context.insert_before_op(
-        before, {.inputs = positions, .kind = RoutineKind::kObserve, .with_run = false, .with_operators = false});
-    context.insert_after_op(
-        after, {.outputs = positions, .kind = RoutineKind::kObserve, .with_run = false, .with_operators = false});
+    context.insert_before_op(before, options(&ActionOptions::inputs));
+    context.insert_after_op(after, options(&ActionOptions::outputs));
   }
 }
 

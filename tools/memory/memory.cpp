@@ -275,22 +275,10 @@ void bind_memory(pybind11::module_& m) {
       .def("unlisten", &MemoryRecorder::unlisten)
       .def("listeners", &MemoryRecorder::listeners, Unlocked(), "On how many threads it listens.")
       .def_static(
-          "enter",
-          [](Site site) {
-            return python::capsule_of([site](Values&) {
-              MemoryRecorder::enter(site);
-              return true;
-            });
-          },
+          "enter", [](Site site) { return python::capsule_of([site](Values&) { MemoryRecorder::enter(site); }); },
           py::arg("site"), "A routine for `_core.NativeRoutine`, before an operator.")
       .def_static(
-          "leave",
-          [](Site site) {
-            return python::capsule_of([site](Values&) {
-              MemoryRecorder::leave(site);
-              return true;
-            });
-          },
+          "leave", [](Site site) { return python::capsule_of([site](Values&) { MemoryRecorder::leave(site); }); },
           py::arg("site"), "The routine after it.")
       .def_static("running", &MemoryRecorder::running,
                   "The operator that runs on this thread, or that an exception has left; -1: none.")
