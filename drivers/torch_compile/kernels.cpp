@@ -181,15 +181,13 @@ auto operator_named(const char* name) {
 }  // namespace
 
 void call_look(at::TensorList values, at::IntArrayRef which, c10::SymIntArrayRef numbers, const Node& node) {
-  static const auto op = operator_named<void(at::TensorList, at::IntArrayRef, c10::SymIntArrayRef, at::TensorList,
-                                             const at::Tensor&, int64_t)>("amanda::look_v1");
+  static const auto op = operator_named<decltype(look_meta)>("amanda::look_v1");
   op.call(values, which, numbers, node.run, node.table, node.slot);
 }
 
 Tensors call_edit(at::TensorList values, at::IntArrayRef which, c10::SymIntArrayRef numbers, const Node& node,
                   at::IntArrayRef edited) {
-  static const auto op = operator_named<Tensors(at::TensorList, at::IntArrayRef, c10::SymIntArrayRef, at::TensorList,
-                                                const at::Tensor&, int64_t, at::IntArrayRef)>("amanda::edit_v1");
+  static const auto op = operator_named<decltype(edit_meta)>("amanda::edit_v1");
   return op.call(values, which, numbers, node.run, node.table, node.slot, edited);
 }
 
@@ -203,9 +201,7 @@ Tensors call_run(at::TensorList values, c10::SymIntArrayRef numbers, const Node&
 
 Tensors call_replay(at::TensorList gradients, at::IntArrayRef which, const at::Tensor& recorded, at::TensorList likes,
                     at::IntArrayRef wanted, const Node& node) {
-  static const auto op =
-      operator_named<Tensors(at::TensorList, at::IntArrayRef, const at::Tensor&, at::TensorList, at::IntArrayRef,
-                             at::TensorList, const at::Tensor&, int64_t)>("amanda::replay_v1");
+  static const auto op = operator_named<decltype(replay_meta)>("amanda::replay_v1");
   return op.call(gradients, which, recorded, likes, wanted, node.run, node.table, node.slot);
 }
 
