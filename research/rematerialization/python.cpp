@@ -20,7 +20,7 @@ using Hooks = at::SavedTensorDefaultHooks;
 
 // The object that a pack hook returns to autograd. Nobody waits for the rematerializer with the interpreter lock: an
 // operator that runs again may need that lock.
-class SavedTensor : NoCopy {
+class SavedTensor : amanda::NoCopy {
  public:
   SavedTensor(std::shared_ptr<Rematerializer> owner, const at::Tensor& tensor) : owner_(std::move(owner)) {
     const py::gil_scoped_release no_gil;

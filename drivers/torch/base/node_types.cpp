@@ -7,6 +7,7 @@
 #include <typeinfo>
 
 #include "amanda/base/per_thread.h"
+#include "base/hash.h"
 
 namespace amanda::pytorch {
 
