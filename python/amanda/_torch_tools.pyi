@@ -225,7 +225,7 @@ class Storages:
         """
     def sizes(self) -> list[tuple[int, int]]:
         """
-        For each storage, how many places and last writes are kept.
+        For each storage, how many layouts and last writes are kept.
         """
     def write(self, tensor: torch.Tensor, writer: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
