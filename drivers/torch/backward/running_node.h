@@ -4,6 +4,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstddef>
+#include <list>
 #include <memory>
 #include <memory_resource>
 
