@@ -250,7 +250,7 @@ void AnalysisSession::copy_keys(ScopeState& owner, const RecordPtr& from, OpCont
 }
 
 /// Shows the operator in the context while the analysis runs.
-struct AnalysisSession::Bound {
+struct AnalysisSession::Bound : NoCopy {
   Bound(OpContext& context, ContextSession& session) : context_(context) {
     context_.session_ = &session;
     OpSite& site = session.site;
@@ -269,8 +269,6 @@ struct AnalysisSession::Bound {
     context_.analyst_ = std::thread::id{};
     context_.session_ = nullptr;
   }
-  Bound(const Bound&) = delete;
-  Bound& operator=(const Bound&) = delete;
 
  private:
   OpContext& context_;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "amanda/base/no_copy.h"
 #include "amanda/driver/backend.h"
 #include "amanda/driver/hook_needs.h"
 
@@ -43,11 +44,9 @@ struct BackwardPlaces {
 };
 
 /// The places that are known of one forward operator. Other shapes, or autocast, create other operators.
-class KnownBackwardPlaces {
+class KnownBackwardPlaces : NoCopy {
  public:
   KnownBackwardPlaces() = default;
-  KnownBackwardPlaces(const KnownBackwardPlaces&) = delete;
-  KnownBackwardPlaces& operator=(const KnownBackwardPlaces&) = delete;
   ~KnownBackwardPlaces() {
     for (BackwardPlaces* one = first_; one;) delete std::exchange(one, one->older);
   }

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "amanda/base/pool.h"
 #include "amanda/error.h"
 #include "amanda/log.h"
@@ -199,7 +197,7 @@ Value Values::input(size_t i) const {
   return call_.get(Side::kInputs, at);
 }
 
-[[gnu::hot]] std::pair<uint64_t, uint64_t> Values::versions() const {
+[[gnu::always_inline]] inline std::pair<uint64_t, uint64_t> Values::versions() const {
   const uint64_t shown = action_.shows_any() ? call_.versions(Side::kInputs) : 0;
   return {call_.versions(side_of(action_.point)), shown};
 }

@@ -1,8 +1,7 @@
 // Runs a plan around one execution of an operator.
 #pragma once
 
-#include <utility>
-
+#include "amanda/base/no_copy.h"
 #include "amanda/driver/graph.h"
 #include "plan.h"
 
@@ -17,15 +16,13 @@ class RunningScopes {
   ~RunningScopes() = default;
 };
 
-class Execution {
+class Execution : NoCopy {
  public:
   explicit Execution(OpCall& call) : call_(call) {}
   /// The execution of a tap: only actions of these scopes run. `state` is shared with other taps of the operator, or
   /// null.
   Execution(OpCall& call, const RunningScopes* scopes, RunState* state)
       : call_(call), local_(RunStatePtr(), state), scopes_(scopes), counts_(state != nullptr) {}
-  Execution(const Execution&) = delete;
-  Execution& operator=(const Execution&) = delete;
 
   void run_before(const Plan& plan) {
     if (!plan.at(Point::kBefore).empty()) run_point(plan, Point::kBefore);

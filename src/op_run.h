@@ -10,7 +10,7 @@
 
 namespace amanda {
 
-class OpRun {
+class OpRun : NoCopy {
  public:
   OpRun(ThreadCalls& thread, ScopeStack& scopes, OpCall& call, const Visibility& seen)
       : alive_(thread), thread_(thread), scopes_(scopes), call_(call), seen_(seen), execution_(call) {}
@@ -23,8 +23,6 @@ class OpRun {
         seen_{.outer = seeing},
         plan_(plan),
         execution_(call) {}
-  OpRun(const OpRun&) = delete;
-  OpRun& operator=(const OpRun&) = delete;
 
   void before();  // analyses, and actions
   /// True if nothing is left but the operator, and it creates no backward operators. operate() and after() need not be

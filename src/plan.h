@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <memory>
 #include <vector>
 
 #include "backward_places.h"

@@ -3,6 +3,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "amanda/base/leaked.h"
 #include "amanda/base/mutex.h"
 
 namespace amanda {
@@ -11,10 +12,6 @@ namespace {
 /// The number of threads on which each tool is open. Tools are only compared: a use may end after the tools are
 /// destroyed.
 struct OpenTools {
-  static OpenTools& get() {
-    static auto* all = new OpenTools;  // leaked: threads may outlive static objects
-    return *all;
-  }
   Mutex mutex;
   std::unordered_map<const Tool*, size_t> threads;
 };
@@ -24,14 +21,14 @@ struct OpenTools {
 ScopeStackUse::ScopeStackUse(std::shared_ptr<ScopeStack> stack, Owners owners)
     : stack_(std::move(stack)), owners_(std::move(owners)) {
   stack_->uses_.fetch_add(1);
-  OpenTools& open = OpenTools::get();
+  OpenTools& open = leaked<OpenTools>();
   std::lock_guard lock(open.mutex);
   for (const ActiveTool& active : stack_->tools_) ++open.threads[active.tool];
 }
 
 ScopeStackUse::~ScopeStackUse() {
   stack_->uses_.fetch_sub(1);
-  OpenTools& open = OpenTools::get();
+  OpenTools& open = leaked<OpenTools>();
   std::lock_guard lock(open.mutex);
   for (const ActiveTool& active : stack_->tools_) {
     if (auto found = open.threads.find(active.tool); --found->second == 0) open.threads.erase(found);
@@ -39,7 +36,7 @@ ScopeStackUse::~ScopeStackUse() {
 }
 
 size_t ScopeStackUse::count(const Tool& tool) {
-  OpenTools& open = OpenTools::get();
+  OpenTools& open = leaked<OpenTools>();
   std::lock_guard lock(open.mutex);
   const auto found = open.threads.find(&tool);
   return found == open.threads.end() ? 0 : found->second;

@@ -10,7 +10,7 @@ namespace amanda {
 
 /// Counts a use of a stack by a thread that has it open, or that works on behalf of one. Keeps the stack and its scopes
 /// alive.
-class ScopeStackUse {
+class ScopeStackUse : NoCopy {
  public:
   using Owners = std::vector<std::shared_ptr<const void>>;
 
@@ -19,8 +19,6 @@ class ScopeStackUse {
   ScopeStackUse(std::shared_ptr<ScopeStack> stack, Owners owners);
   ~ScopeStackUse();
   static size_t count(const Tool& tool);  // uses of stacks with this tool
-  ScopeStackUse(const ScopeStackUse&) = delete;
-  ScopeStackUse& operator=(const ScopeStackUse&) = delete;
 
  private:
   const std::shared_ptr<ScopeStack> stack_;

@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <mutex>
 #include <random>
-#include <unordered_map>
 
-#include "amanda/base/mutex.h"
+#include "amanda/base/leaked.h"
 #include "amanda/base/thread_calls.h"
+#include "amanda/base/weak_table.h"
 #include "amanda/driver/engine.h"
 #include "amanda/error.h"
 #include "executor.h"
@@ -64,32 +63,7 @@ struct ActionsTap final : Tap {
   std::vector<std::pair<Side, size_t>> shown;     // operands that existed when the operator was analyzed
 };
 
-/// Taps that are alive, by id.
-struct KnownTaps {
-  static KnownTaps& get() {
-    static auto* all = new KnownTaps;  // leaked: threads may outlive static objects
-    return *all;
-  }
-
-  void add(const std::vector<TapPtr>& made) {
-    std::lock_guard lock(mutex);
-    if (taps.size() >= next_sweep) {
-      std::erase_if(taps, [](const auto& known) { return known.second.expired(); });
-      next_sweep = 2 * taps.size() + 1024;
-    }
-    for (const TapPtr& tap : made) taps[tap->id()] = tap;
-  }
-
-  TapPtr find(uint64_t id) {
-    std::lock_guard lock(mutex);
-    auto found = taps.find(id);
-    return found == taps.end() ? nullptr : found->second.lock();
-  }
-
-  Mutex mutex;
-  std::unordered_map<uint64_t, std::weak_ptr<const Tap>> taps;
-  size_t next_sweep = 1024;
-};
+using KnownTaps = WeakTable<const Tap>;
 
 /// Keeps the objects alive that a tap's actions point to, while they run. One scope, the common case, needs no
 /// allocation.
@@ -156,7 +130,7 @@ std::vector<TapPtr> taps_of(const Plan& plan, OpSite& site) {
       begin = end;
     }
   }
-  KnownTaps::get().add(made);
+  for (const TapPtr& tap : made) leaked<KnownTaps>().add(tap->id(), tap);
   return made;
 }
 
@@ -178,7 +152,7 @@ TapPtr Engine::tap(uint64_t id) {
   if (known.id == id) {
     if (TapPtr tap = known.tap.lock()) return tap;
   }
-  TapPtr tap = KnownTaps::get().find(id);
+  TapPtr tap = leaked<KnownTaps>().find(id);
   if (tap) known = {id, tap};
   return tap;
 }

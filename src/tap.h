@@ -1,7 +1,6 @@
 // Taps, which a graph's nodes run: consecutive actions of one operator.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "amanda/driver/graph.h"

@@ -22,10 +22,8 @@ class FunctionAnalysis final : public Analysis {
 
 }  // namespace
 
-Tool::Tool(std::string name, std::string name_space)
-    : name_(std::move(name)),
-      name_space_(std::move(name_space)),
-      registrations_(std::make_shared<const std::vector<Registration>>()) {}
+Tool::Tool(std::string name)
+    : name_(std::move(name)), registrations_(std::make_shared<const std::vector<Registration>>()) {}
 
 void Tool::add_inst_for_op(std::function<void(OpContext&)> analysis, InstOptions options) {
   if (!analysis)

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "amanda/base/leaked.h"
 #include "amanda/base/mutex.h"
 #include "generation.h"
 #include "scope_stack.h"
@@ -36,11 +37,6 @@ struct ScopesToolset final : Toolset {
 
 /// Toolsets that are alive: two stacks of the same scopes share one.
 struct KnownToolsets {
-  static KnownToolsets& get() {
-    static auto* all = new KnownToolsets;  // leaked: threads may outlive static objects
-    return *all;
-  }
-
   Mutex mutex;
   std::map<std::vector<uint64_t>, std::weak_ptr<const Toolset>> toolsets;
   uint64_t next_key = 1;
@@ -65,7 +61,7 @@ ToolsetPtr ScopeStack::toolset(ToolBits inside) const {
   for (ScopeState* scope : scopes_) made->scopes.push_back(scope->weak_from_this());
   ToolsetPtr result;
   {
-    KnownToolsets& known = KnownToolsets::get();
+    KnownToolsets& known = leaked<KnownToolsets>();
     std::lock_guard lock(known.mutex);
     std::weak_ptr<const Toolset> uncached;
     std::erase_if(known.toolsets, [](const auto& one) { return one.second.expired(); });

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 #include "amanda/base/thread_calls.h"
 #include "amanda/tool.h"

@@ -4,12 +4,12 @@
 #include <deque>
 #include <functional>
 
-#include "amanda/driver/backend.h"
+#include "backward_call.h"
 #include "tape.h"
 
 namespace amanda::reference {
 
-class GradientCall final : public OpCall {
+class GradientCall final : public BackwardCall {
  public:
   /// run() calls `original`.
   GradientCall(const GradientNode& node, const GradientNode::Owner& owner, Gradients grad_outputs,
@@ -18,7 +18,6 @@ class GradientCall final : public OpCall {
   // The functions that analyses use.
   Backend& backend() const override;
   OpType type() const override { return node_.type; }
-  Phase phase() const override { return Phase::kBackward; }
   OpId id() override { return owner_.id; }
   size_t size(Side side) const override { return shapes(side).size(); }
   Value get(Side side, size_t position) override;
@@ -35,23 +34,11 @@ class GradientCall final : public OpCall {
   // The functions of the execution.
   void run(RunHints hints) override;
   void skip(RunHints hints) override;
-  bool has_results() const override { return false; }  // the incoming gradients are kept, too
   void show_run_inputs() override { show_given_ = false; }
-  void finish() override {}
-  void set(Side side, size_t position, Value value) override;
-  void commit() override;
-  void discard() noexcept override { held_.clear(); }
-  uint64_t versions(Side side) const override;
-
-  const Gradients& grad_outputs() const { return grad_outputs_; }
-  Gradients& grad_inputs() { return grad_inputs_; }
 
  private:
-  struct Held {
-    Side side;
-    size_t position;
-    std::optional<Operand> value;
-  };
+  const Shape* shape(Side side, size_t position) const override { return &shapes(side)[position]; }
+  bool needs_result(size_t position) const override { return node_.next[position].node != nullptr; }
   const std::vector<Shape>& shapes(Side side) const {
     return side == Side::kOutputs ? node_.input_shapes : node_.output_shapes;
   }
@@ -63,9 +50,7 @@ class GradientCall final : public OpCall {
   const GradientNode::Owner& owner_;
   std::function<Gradients(const Gradients&)> original_;
   Gradients given_;  // as the backward pass computed them
-  Gradients grad_outputs_, grad_inputs_;
   bool show_given_ = false;
-  std::vector<Held> held_;
   std::deque<Operand> shown_;  // forward operands, alive as long as tools may look at them
 };
 

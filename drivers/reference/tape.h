@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "amanda/base/no_copy.h"
 #include "amanda/driver/backend.h"
 #include "amanda/reference/operator.h"
 
@@ -65,12 +66,10 @@ void take_gradient(const Array& target, const Array& result);
 Operand straight_through(const Operand& value, const Operand& other);
 
 /// The nodes created on this thread while it exists.
-class Watch {
+class Watch : NoCopy {
  public:
   Watch();
   ~Watch();
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
 
   static void tell(const std::shared_ptr<GradientNode>& made);
   void bind(ForwardRun run) const;

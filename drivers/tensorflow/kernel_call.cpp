@@ -37,19 +37,10 @@ bool same_form(const TF_Tensor* a, const TF_Tensor* b) {
   return true;
 }
 
-const char* name_of(Point point) {
-  switch (point) {
-    case Point::kBefore: return "before";
-    case Point::kReplace: return "replace";
-    case Point::kAfter: return "after";
-  }
-  return "";
-}
-
 }  // namespace
 
 KernelCall::KernelCall(const TapNode& node, std::span<const DataType> types, TF_OpKernelContext* context)
-    : node_(node), types_(types), context_(context) {
+    : OperatorCall(node.op()), node_(node), types_(types), context_(context) {
   const size_t count = node.num_tensors();
   if (count > few_.size()) many_.resize(count);
   tensors_ = count > few_.size() ? std::span(many_) : std::span(few_).first(count);
@@ -113,15 +104,6 @@ ValueInfo KernelCall::List::describe() const {
   return info;
 }
 
-std::string KernelCall::detail(Detail which) {
-  switch (which) {
-    case Detail::kModulePath: return node_.op().module_path;
-    case Detail::kSource: return node_.op().source;
-    case Detail::kIsRecompute: return "";
-  }
-  return "";
-}
-
 // ---- edits ----------------------------------------------------------------------------------------------------------
 
 void KernelCall::hold(int number, const TensorPtr& tensor) {
@@ -181,15 +163,6 @@ void KernelCall::set(Side side, size_t position, Value value) {
 void KernelCall::commit() {
   for (Held& held : held_) tensors_[held.number].tensor = std::move(held.tensor);
   held_.clear();
-}
-
-std::string KernelCall::refusal(const ActionInfo& action, size_t position) const {
-  if (!node_.op().refuse) return "";
-  py::gil_scoped_acquire gil;
-  const auto refuse = py::reinterpret_borrow<py::object>(node_.op().refuse);
-  if (!refuse) return "";
-  const py::object reason = refuse(name_of(action.point), position);
-  return reason.is_none() ? "" : reason.cast<std::string>();
 }
 
 // ---- the original ---------------------------------------------------------------------------------------------------
@@ -364,13 +337,7 @@ PyObject* KernelCall::call_original(PyObject* args) {
     }
   }
   Engine::call_original(call);
-  const size_t count = size(Side::kOutputs);
-  if (count == 1) return call.to_python(Side::kOutputs, 0);
-  py::tuple results(count);
-  for (size_t i = 0; i < count; ++i) {
-    results[i] = py::reinterpret_steal<py::object>(call.to_python(Side::kOutputs, i));
-  }
-  return results.release().ptr();
+  return call.results_to_python();
 }
 
 }  // namespace amanda::tensorflow

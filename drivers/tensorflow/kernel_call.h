@@ -8,29 +8,19 @@
 #include <vector>
 
 #include "amanda/tensorflow.h"
-#include "graph_call.h"
 #include "tap_node.h"
 #include "tensor.h"
 
 namespace amanda::tensorflow {
 
 /// On the stack of the thread that runs the node. Tensors are fetched from TensorFlow when someone asks for one.
-class KernelCall final : public python::GraphCall, public TensorCall {
+class KernelCall final : public python::OperatorCall, public TensorCall, NoCopy {
  public:
   /// `types`: of the node's results. `context`: null for a call of the original on other arguments.
   KernelCall(const TapNode& node, std::span<const DataType> types, TF_OpKernelContext* context);
-  KernelCall(const KernelCall&) = delete;
-  KernelCall& operator=(const KernelCall&) = delete;
 
-  Backend& backend() const override { return *node_.op().backend; }
-  OpType type() const override { return node_.op().type; }
-  Phase phase() const override { return node_.tap().phase(); }
-  OpId id() override { return node_.op().id; }
   size_t size(Side side) const override { return node_.slots(side).size(); }
   Value get(Side side, size_t position) override;
-  std::string detail(Detail which) override;
-  OpType forward_type() const override { return forward().type; }
-  OpId forward_id() override { return forward().id; }
 
   void run(RunHints hints) override;
   void skip(RunHints hints) override;
@@ -43,7 +33,6 @@ class KernelCall final : public python::GraphCall, public TensorCall {
   bool is_list(Side side, size_t position) override;
   bool is_operand(size_t position, PyObject* object) override;
   PyObject* call_original(PyObject* args) override;
-  std::string refusal(const ActionInfo& action, size_t position) const override;
 
   std::optional<TensorView> tensor(Value value) const override;
   std::vector<std::optional<TensorView>> tensors(Value value) const override;
@@ -74,7 +63,6 @@ class KernelCall final : public python::GraphCall, public TensorCall {
     TensorPtr tensor;
   };
 
-  const Operator& forward() const { return node_.op().forward ? *node_.op().forward : node_.op(); }
   /// Null if there is none, as for a result before the node has run.
   const TensorPtr& fetched(int number) const;
   py::object shown(int number) const;

@@ -22,15 +22,13 @@ namespace py = pybind11;
 using PyOperator = python::PyOperator<Operator>;
 
 /// Owns those of a TapNode.
-struct PyTapNode {
+struct PyTapNode : NoCopy {
   PyTapNode(std::shared_ptr<const TapNode> made, py::object op, py::object original)
       : node(std::move(made)), op(std::move(op)), original(std::move(original)) {
     if (!this->original.is_none()) node->original = this->original.ptr();
     TapNode::add(node);
   }
   ~PyTapNode() { clear(); }
-  PyTapNode(const PyTapNode&) = delete;
-  PyTapNode& operator=(const PyTapNode&) = delete;
 
   int traverse(visitproc visit, void* arg) const {
     Py_VISIT(op.ptr());
@@ -47,19 +45,14 @@ struct PyTapNode {
   py::object op, original;
 };
 
-Backend& backend_named(const std::string& name) {
-  if (const Backend* known = Engine::find_backend(name)) return const_cast<Backend&>(*known);
-  throw Error(fmt::format("[tensorflow] no driver '{}' is attached", name));
-}
-
 std::unique_ptr<PyOperator> make_operator(const std::string& backend, OpType type, OpId id, size_t num_inputs,
                                           size_t num_outputs, std::string module_path, std::string source,
                                           py::object refuse, const PyOperator* forward) {
-  Backend& known = backend_named(backend);
-  known.info(type);  // it must be known
-  auto made =
-      std::make_shared<const Operator>(Operator{&known, type, id, num_inputs, num_outputs, std::move(module_path),
-                                                std::move(source), forward ? forward->op : nullptr});
+  auto made = std::make_shared<const Operator>(
+      Operator{{python::backend_named(backend, type, "tensorflow"), type, id, std::move(module_path), std::move(source),
+                forward ? forward->op : nullptr},
+               num_inputs,
+               num_outputs});
   return std::make_unique<PyOperator>(std::move(made), std::move(refuse),
                                       forward ? py::cast(forward) : py::object(py::none()));
 }
@@ -70,7 +63,7 @@ using Result = std::tuple<size_t, int>;
 std::unique_ptr<PyTapNode> make_tap_node(const PyOperator& op, uint64_t tap_id, const std::vector<Arg>& args,
                                          const std::vector<Result>& results, py::object original,
                                          const std::vector<std::optional<std::vector<std::optional<int64_t>>>>& sizes) {
-  std::vector<Place> from, to;
+  std::vector<TensorPosition> from, to;
   for (const auto& [side, position, member] : args) {
     if (side != "input" && side != "output") {
       throw py::value_error(fmt::format("[tensorflow] an argument is an \"input\" or an \"output\", got \"{}\"", side));

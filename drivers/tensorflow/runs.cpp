@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "amanda/base/leaked.h"
 #include "amanda/base/mutex.h"
 #include "amanda/error.h"
 
@@ -20,15 +21,10 @@ using Executions = std::vector<OneExecution>;  // of one operator, in the order 
 
 struct Step {
   uint64_t began;  // when its first node ran
-  std::unordered_map<std::shared_ptr<const Operator>, Executions> operators;
+  std::unordered_map<std::shared_ptr<const python::GraphOperator>, Executions> operators;
 };
 
 struct Table {
-  static Table& get() {
-    static auto* table = new Table;  // leaked: threads may outlive static objects
-    return *table;
-  }
-
   Mutex mutex;
   uint64_t clock = 0;
   std::vector<uint64_t> running;  // when they began, in that order
@@ -56,7 +52,7 @@ RunStatePtr nth_last(Executions executions, size_t n) {
 }  // namespace
 
 void begin_run() {
-  Table& table = Table::get();
+  Table& table = leaked<Table>();
   std::lock_guard lock(table.mutex);
   table.running.push_back(++table.clock);
   begun_here.push_back(table.clock);
@@ -67,7 +63,7 @@ void end_run() {
   const uint64_t began = begun_here.back();
   begun_here.pop_back();
   std::vector<Step> over;  // outside the lock: they may hold Python objects
-  Table& table = Table::get();
+  Table& table = leaked<Table>();
   std::lock_guard lock(table.mutex);
   std::erase(table.running, began);
   // A step of a run that is in progress began with that run, or later.
@@ -82,8 +78,8 @@ void end_run() {
   }
 }
 
-RunStatePtr run_state(const std::shared_ptr<const Operator>& op, const Execution& here) {
-  Table& table = Table::get();
+RunStatePtr run_state(const std::shared_ptr<const python::GraphOperator>& op, const Execution& here) {
+  Table& table = leaked<Table>();
   std::lock_guard lock(table.mutex);
   if (table.running.empty()) return nullptr;
   Step& step = table.steps.try_emplace(here.step, Step{table.clock, {}}).first->second;

@@ -22,6 +22,6 @@ void end_run();
 
 /// One object for all taps of an operator in one execution. Null if no run is in progress. The k-th execution of a
 /// backward operator belongs to the k-th last of its forward operator, as gradients of a loop run from its end.
-RunStatePtr run_state(const std::shared_ptr<const Operator>& op, const Execution& execution);
+RunStatePtr run_state(const std::shared_ptr<const python::GraphOperator>& op, const Execution& execution);
 
 }  // namespace amanda::tensorflow

@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <random>
-#include <unordered_map>
 
-#include "amanda/base/mutex.h"
+#include "amanda/base/leaked.h"
+#include "amanda/base/weak_table.h"
 #include "amanda/driver/engine.h"
 #include "amanda/error.h"
 
@@ -21,16 +20,7 @@ int64_t next_number() {
   return next++;
 }
 
-struct KnownNodes {
-  static KnownNodes& get() {
-    static auto* all = new KnownNodes;  // leaked: threads may outlive static objects
-    return *all;
-  }
-
-  Mutex mutex;
-  std::unordered_map<int64_t, std::weak_ptr<const TapNode>> nodes;
-  size_t next_sweep = 1024;
-};
+using KnownNodes = WeakTable<const TapNode>;
 
 TapPtr tap_with(uint64_t id) {
   if (TapPtr tap = Engine::tap(id)) return tap;
@@ -41,8 +31,8 @@ const char* name_of(Side side) { return side == Side::kInputs ? "input" : "outpu
 
 }  // namespace
 
-TapNode::TapNode(std::shared_ptr<const Operator> op, uint64_t tap_id, const std::vector<Place>& args,
-                 const std::vector<Place>& results, Shapes shapes)
+TapNode::TapNode(std::shared_ptr<const Operator> op, uint64_t tap_id, const std::vector<TensorPosition>& args,
+                 const std::vector<TensorPosition>& results, Shapes shapes)
     : number_(next_number()),
       op_(std::move(op)),
       tap_(tap_with(tap_id)),
@@ -53,7 +43,7 @@ TapNode::TapNode(std::shared_ptr<const Operator> op, uint64_t tap_id, const std:
       num_tensors_(args.size()) {
   shapes_.resize(results.size());
   for (size_t i = 0; i < args.size(); ++i) put(args[i], i);
-  for (const Place& result : results) {
+  for (const TensorPosition& result : results) {
     if (tap_->point() == Point::kReplace) put(result, num_tensors_++);
     const int tensor = tensor_at(result);
     if (result.side != side_of(tap_->point()) && tap_->point() != Point::kReplace) {
@@ -68,29 +58,30 @@ TapNode::TapNode(std::shared_ptr<const Operator> op, uint64_t tap_id, const std:
   }
 }
 
-int TapNode::tensor_at(const Place& place) const {
-  const std::vector<Slot>& slots = this->slots(place.side);
-  if (place.position >= slots.size()) return Slot::kHidden;
-  const std::vector<int>& tensors = slots[place.position].tensors;
-  const size_t member = std::max(place.member, 0);
+int TapNode::tensor_at(const TensorPosition& at) const {
+  const std::vector<Slot>& slots = this->slots(at.side);
+  if (at.position >= slots.size()) return Slot::kHidden;
+  const std::vector<int>& tensors = slots[at.position].tensors;
+  const size_t member = std::max(at.member, 0);
   return member < tensors.size() ? tensors[member] : Slot::kHidden;
 }
 
-void TapNode::put(const Place& place, size_t tensor) {
-  std::vector<Slot>& slots = place.side == Side::kOutputs ? outputs_ : inputs_;
+void TapNode::put(const TensorPosition& at, size_t tensor) {
+  std::vector<Slot>& slots = at.side == Side::kOutputs ? outputs_ : inputs_;
   const auto fail = [&](const char* what) {
-    throw Error(fmt::format("[tensorflow] {} {} of {} {}", name_of(place.side), place.position,
+    throw Error(fmt::format("[tensorflow] {} {} of {} {}", name_of(at.side), at.position,
                             op_->backend->info(op_->type).name, what));
   };
-  if (place.position >= slots.size()) fail("does not exist");
-  Slot& slot = slots[place.position];
-  if (tensor_at(place) != Slot::kHidden || (!slot.tensors.empty() && slot.is_list == (place.member == Place::kWhole))) {
+  if (at.position >= slots.size()) fail("does not exist");
+  Slot& slot = slots[at.position];
+  if (tensor_at(at) != Slot::kHidden ||
+      (!slot.tensors.empty() && slot.is_list == (at.member == TensorPosition::kWhole))) {
     fail("is there twice");
   }
-  slot.is_list = place.member != Place::kWhole;
+  slot.is_list = at.member != TensorPosition::kWhole;
   has_lists_ |= slot.is_list;
-  slot.tensors.resize(std::max<size_t>(slot.tensors.size(), std::max(place.member, 0) + 1), Slot::kHidden);
-  slot.tensors[std::max(place.member, 0)] = static_cast<int>(tensor);
+  slot.tensors.resize(std::max<size_t>(slot.tensors.size(), std::max(at.member, 0) + 1), Slot::kHidden);
+  slot.tensors[std::max(at.member, 0)] = static_cast<int>(tensor);
 }
 
 bool TapNode::can_edit(Side side, size_t position) const {
@@ -100,21 +91,8 @@ bool TapNode::can_edit(Side side, size_t position) const {
   });
 }
 
-std::shared_ptr<const TapNode> TapNode::find(int64_t number) {
-  KnownNodes& known = KnownNodes::get();
-  std::lock_guard lock(known.mutex);
-  auto found = known.nodes.find(number);
-  return found == known.nodes.end() ? nullptr : found->second.lock();
-}
+std::shared_ptr<const TapNode> TapNode::find(int64_t number) { return leaked<KnownNodes>().find(number); }
 
-void TapNode::add(const std::shared_ptr<const TapNode>& node) {
-  KnownNodes& known = KnownNodes::get();
-  std::lock_guard lock(known.mutex);
-  if (known.nodes.size() >= known.next_sweep) {
-    std::erase_if(known.nodes, [](const auto& entry) { return entry.second.expired(); });
-    known.next_sweep = 2 * known.nodes.size() + 1024;
-  }
-  known.nodes[node->number()] = node;
-}
+void TapNode::add(const std::shared_ptr<const TapNode>& node) { leaked<KnownNodes>().add(node->number(), node); }
 
 }  // namespace amanda::tensorflow

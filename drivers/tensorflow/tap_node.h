@@ -1,33 +1,22 @@
 // A node of the op AmandaTap: its tap, and the operand that each tensor belongs to.
 #pragma once
 
-#include <Python.h>
-
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "amanda/driver/graph.h"
 #include "c_api.h"
+#include "graph_operator.h"
 
 namespace amanda::tensorflow {
 
-/// An operator of a graph while it runs. Immutable, but for `refuse`.
-struct Operator {
-  Backend* backend;
-  OpType type;
-  OpId id;
+struct Operator : python::GraphOperator {
   size_t num_inputs, num_outputs;  // positions; of a backward operator grad_outputs and grad_inputs
-  std::string module_path, source;
-  std::shared_ptr<const Operator> forward;  // null if it is a forward operator
-  /// With the interpreter lock. Borrowed from the Python object, which resets it when it dies. Null if nothing is
-  /// refused.
-  mutable PyObject* refuse = nullptr;
 };
 
-/// One tensor of an operand.
-struct Place {
+/// A tensor of an operand: its position, and its number in a list.
+struct TensorPosition {
   static constexpr int kWhole = -1;
   Side side;
   size_t position;
@@ -48,9 +37,9 @@ using Shapes = std::vector<std::optional<IntVector>>;
 /// Immutable, but for `original`. Kernels share it: it outlives its Python object.
 class TapNode {
  public:
-  /// `shapes`: of the results. Throws `Error` if the tap is gone, or the places do not fit it.
-  TapNode(std::shared_ptr<const Operator> op, uint64_t tap_id, const std::vector<Place>& args,
-          const std::vector<Place>& results, Shapes shapes);
+  /// `shapes`: of the results. Throws `Error` if the tap is gone, or the positions do not fit it.
+  TapNode(std::shared_ptr<const Operator> op, uint64_t tap_id, const std::vector<TensorPosition>& args,
+          const std::vector<TensorPosition>& results, Shapes shapes);
 
   /// The node with that number. Null if there is none, or if it belongs to another process.
   static std::shared_ptr<const TapNode> find(int64_t number);
@@ -72,12 +61,12 @@ class TapNode {
   /// True if the tensors of this operand can be replaced.
   bool can_edit(Side side, size_t position) const;
 
-  /// With the interpreter lock. Borrowed in the same way as Operator::refuse. Null if there is none.
+  /// With the interpreter lock. Borrowed in the same way as GraphOperator::refuse. Null if there is none.
   mutable PyObject* original = nullptr;
 
  private:
-  void put(const Place& place, size_t tensor);
-  int tensor_at(const Place& place) const;
+  void put(const TensorPosition& at, size_t tensor);
+  int tensor_at(const TensorPosition& at) const;
 
   const int64_t number_;
   const std::shared_ptr<const Operator> op_;

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "amanda/base/no_copy.h"
+
 namespace amanda::pytorch {
 
 /// The type of each device for which autocast is on here, and its dtype, in turn.
@@ -15,12 +17,10 @@ std::vector<int64_t> autocast_here();
 
 /// Sets autocast to the state that `autocast_here` returned. Keeps no casts of weights: they may belong to a graph that
 /// is traced.
-class WithAutocast {
+class WithAutocast : NoCopy {
  public:
   explicit WithAutocast(c10::ArrayRef<int64_t> wanted);
   ~WithAutocast();
-  WithAutocast(const WithAutocast&) = delete;
-  WithAutocast& operator=(const WithAutocast&) = delete;
 
  private:
   struct Before {

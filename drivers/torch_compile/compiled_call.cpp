@@ -23,15 +23,6 @@
 namespace amanda::pytorch {
 namespace {
 
-const char* name_of(Point point) {
-  switch (point) {
-    case Point::kBefore: return "before";
-    case Point::kReplace: return "replace";
-    case Point::kAfter: return "after";
-  }
-  return "";
-}
-
 // The graph after the tap was compiled for tensors of this form.
 void check_tensor(const c10::IValue& old, const c10::IValue& given) {
   const bool was = old.isTensor() && old.toTensor().defined();
@@ -55,11 +46,9 @@ void check_edit(const Operand& operand, const c10::IValue& old, const c10::IValu
   for (size_t i = 0; i < olds.size(); ++i) check_tensor(olds[i], values[i]);
 }
 
-struct Unobserved {
+struct Unobserved : NoCopy {
   explicit Unobserved(RoutineMode mode) : state(RoutineState::begin(mode)) {}
   ~Unobserved() { RoutineState::end(state); }
-  Unobserved(const Unobserved&) = delete;
-  Unobserved& operator=(const Unobserved&) = delete;
   RoutineState* state;
 };
 
@@ -87,13 +76,16 @@ std::vector<at::Tensor> Recorded::backward(const std::vector<at::Tensor>& gradie
 }
 
 CompiledCall::CompiledCall(const Slot& slot, const Recorded* recorded, const Tap* tap)
-    : slot_(slot), recorded_(recorded), tap_(tap), has_outputs_(false) {
+    : OperatorCall(slot.op()), slot_(slot), recorded_(recorded), tap_(tap), has_outputs_(false) {
   for (Side side : {Side::kInputs, Side::kOutputs}) operands(side).resize(size(side));
 }
 
 CompiledCall::CompiledCall(const Slot& slot, c10::ArrayRef<at::Tensor> tensors, c10::ArrayRef<int64_t> numbers,
                            const Recorded* recorded)
-    : slot_(slot), recorded_(recorded), has_outputs_(!slot.taps().empty() && !slot.replaces()) {
+    : OperatorCall(slot.op()),
+      slot_(slot),
+      recorded_(recorded),
+      has_outputs_(!slot.taps().empty() && !slot.replaces()) {
   for (Side side : {Side::kInputs, Side::kOutputs}) {
     const std::vector<Operand>& known = slot.operands(side);
     operands(side).resize(known.size());
@@ -118,19 +110,19 @@ void CompiledCall::run_taps(Run* run) {
     const Unobserved state(ambient ? RoutineMode::kAmbient : RoutineMode::kIsolated);
     RunStatePtr shared;
     if (run && tap->shares_run()) {
-      const Operator& forward = op().forward ? *op().forward : op();
-      shared = run->state(forward, phase(), tap->point() == Point::kBefore && !std::exchange(began, true));
+      shared =
+          run->state(op().forward_operator(), phase(), tap->point() == Point::kBefore && !std::exchange(began, true));
     }
     Engine::run(*tap, *this, open.get(), shared.get());
   }
 }
 
 at::Tensor CompiledCall::tensor(size_t number) const {
-  if (number >= slot_.places().size()) return {};  // it only orders the node
-  const std::optional<TensorPlace>& place = slot_.places()[number];
-  if (!place) return {};
-  const c10::IValue& value = operands(place->side)[place->position].value;
-  const c10::IValue one = value.isList() ? value.toListRef()[place->member] : value;
+  if (number >= slot_.positions().size()) return {};  // it only orders the node
+  const std::optional<TensorPosition>& position = slot_.positions()[number];
+  if (!position) return {};
+  const c10::IValue& value = operands(position->side)[position->position].value;
+  const c10::IValue one = value.isList() ? value.toListRef()[position->member] : value;
   return one.isTensor() ? one.toTensor() : at::Tensor();
 }
 
@@ -145,13 +137,9 @@ Value CompiledCall::get(Side side, size_t position) {
 }
 
 std::string CompiledCall::detail(Detail which) {
-  switch (which) {
-    case Detail::kModulePath: return op().module_path;
-    case Detail::kSource: return op().source;
-    // A partitioner puts recomputed operators into the graph that runs backward.
-    case Detail::kIsRecompute: return phase() == Phase::kForward && port::inside_backward() ? "recompute" : "";
-  }
-  return "";
+  if (which != Detail::kIsRecompute) return OperatorCall::detail(which);
+  // A partitioner puts recomputed operators into the graph that runs backward.
+  return phase() == Phase::kForward && port::inside_backward() ? "recompute" : "";
 }
 
 uint64_t CompiledCall::versions(Side side) const {
@@ -161,9 +149,9 @@ uint64_t CompiledCall::versions(Side side) const {
 }
 
 std::vector<at::Tensor> CompiledCall::tensors_of(Side side) const {
-  std::vector<at::Tensor> tensors(slot_.places().size());
+  std::vector<at::Tensor> tensors(slot_.positions().size());
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (slot_.places()[i] && slot_.places()[i]->side == side) tensors[i] = tensor(i);
+    if (slot_.positions()[i] && slot_.positions()[i]->side == side) tensors[i] = tensor(i);
   }
   return tensors;
 }
@@ -229,15 +217,6 @@ void CompiledCall::skip(RunHints) {
   }
 }
 
-std::string CompiledCall::refusal(const ActionInfo& action, size_t position) const {
-  if (!op().refuse) return "";
-  py::gil_scoped_acquire gil;
-  const auto refuse = py::reinterpret_borrow<py::object>(op().refuse);
-  if (!refuse) return "";
-  const py::object reason = refuse(name_of(action.point), position);
-  return reason.is_none() ? "" : reason.cast<std::string>();
-}
-
 // ---- the original ---------------------------------------------------------------------------------------------------
 
 void CompiledCall::run(RunHints) {
@@ -299,12 +278,7 @@ PyObject* CompiledCall::call_original(PyObject* args) {
     py::gil_scoped_release no_gil;
     Engine::call_original(call);
   }
-  if (size(Side::kOutputs) == 1) return call.to_python(Side::kOutputs, 0);
-  py::tuple results(size(Side::kOutputs));
-  for (size_t i = 0; i < results.size(); ++i) {
-    results[i] = py::reinterpret_steal<py::object>(call.to_python(Side::kOutputs, i));
-  }
-  return results.release().ptr();
+  return call.results_to_python();
 }
 
 void CompiledCall::raise_error() {

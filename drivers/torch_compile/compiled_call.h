@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "base/compiled_operand.h"
-#include "graph_call.h"
 #include "slot.h"
 #include "table.h"
 
@@ -26,28 +25,20 @@ class Recorded final : public Held {
 };
 
 /// On the stack of the thread that runs the node.
-class CompiledCall final : public python::GraphCall {
+class CompiledCall final : public python::OperatorCall, NoCopy {
  public:
   /// `tensors`: of the node, undefined where there is none. `recorded`: of the operator, if this is its backward one.
   CompiledCall(const Slot& slot, c10::ArrayRef<at::Tensor> tensors, c10::ArrayRef<int64_t> numbers,
                const Recorded* recorded = nullptr);
-  CompiledCall(const CompiledCall&) = delete;
-  CompiledCall& operator=(const CompiledCall&) = delete;
 
   /// Runs the taps in order, or the operator itself if there are none.
   void run_taps(Run* run);
   /// A tensor of the node, as it is after the taps.
   at::Tensor tensor(size_t number) const;
 
-  Backend& backend() const override { return *op().backend; }
-  OpType type() const override { return op().type; }
-  Phase phase() const override { return slot_.phase(); }
-  OpId id() override { return op().id; }
   size_t size(Side side) const override { return slot_.operands(side).size(); }
   Value get(Side side, size_t position) override;
   std::string detail(Detail which) override;
-  OpType forward_type() const override { return op().forward ? op().forward->type : op().type; }
-  OpId forward_id() override { return op().forward ? op().forward->id : op().id; }
 
   void run(RunHints hints) override;
   void skip(RunHints hints) override;
@@ -62,7 +53,6 @@ class CompiledCall final : public python::GraphCall {
   bool is_operand(size_t position, PyObject* object) override;
   PyObject* call_original(PyObject* args) override;
   void raise_error() override;
-  std::string refusal(const ActionInfo& action, size_t position) const override;
 
  private:
   /// For another call of the original: without operands.

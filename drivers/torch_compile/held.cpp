@@ -3,24 +3,15 @@
 #include <c10/core/Storage.h>
 
 #include <atomic>
-#include <mutex>
-#include <unordered_map>
 
-#include "amanda/base/mutex.h"
+#include "amanda/base/leaked.h"
+#include "amanda/base/weak_table.h"
 
 namespace amanda::pytorch {
 namespace {
 
-/// For copies of a held object's tensor, by number.
-struct Registry {
-  static Registry& get() {
-    static auto* registry = new Registry;  // leaked: threads may outlive static objects
-    return *registry;
-  }
-
-  Mutex mutex;
-  std::unordered_map<int64_t, std::weak_ptr<Held>> held;
-};
+/// For copies of a held object's tensor.
+using Registry = WeakTable<Held>;
 
 void release(void* owner) { delete static_cast<std::shared_ptr<Held>*>(owner); }
 
@@ -31,19 +22,9 @@ Held::Held() {
   number_ = next++;
 }
 
-Held::~Held() {
-  Registry& registry = Registry::get();
-  std::lock_guard lock(registry.mutex);
-  registry.held.erase(number_);
-}
-
 at::Tensor Held::tensor() {
   const std::shared_ptr<Held> self = shared_from_this();
-  {
-    Registry& registry = Registry::get();
-    std::lock_guard lock(registry.mutex);
-    registry.held.try_emplace(number_, self);
-  }
+  leaked<Registry>().add(number_, self);
   c10::DataPtr data(&number_, new std::shared_ptr<Held>(self), &release, c10::Device(c10::kCPU));
   c10::Storage storage(c10::Storage::use_byte_size_t(), sizeof(number_), std::move(data), nullptr, false);
   at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
@@ -55,11 +36,7 @@ at::Tensor Held::tensor() {
 std::shared_ptr<Held> Held::find(const at::Tensor& tensor) {
   const c10::DataPtr& data = tensor.storage().data_ptr();
   if (data.get_deleter() == &release) return *static_cast<std::shared_ptr<Held>*>(data.get_context());
-  Registry& registry = Registry::get();
-  const int64_t number = tensor.item<int64_t>();
-  std::lock_guard lock(registry.mutex);
-  auto found = registry.held.find(number);
-  return found == registry.held.end() ? nullptr : found->second.lock();
+  return leaked<Registry>().find(tensor.item<int64_t>());
 }
 
 }  // namespace amanda::pytorch

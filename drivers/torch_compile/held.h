@@ -6,15 +6,15 @@
 #include <cstdint>
 #include <memory>
 
+#include "amanda/base/no_copy.h"
+
 namespace amanda::pytorch {
 
 /// An object with a number. Its tensors keep it alive: as operands, in code that runs, and saved for a backward pass.
-class Held : public std::enable_shared_from_this<Held> {
+class Held : public std::enable_shared_from_this<Held>, NoCopy {
  public:
   Held();
-  virtual ~Held();
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
+  virtual ~Held() = default;
 
   /// A new 0-dim int64 tensor that holds the number.
   at::Tensor tensor();

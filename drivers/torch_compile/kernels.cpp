@@ -43,7 +43,7 @@ std::shared_ptr<Run> run_of(at::TensorList run) { return run.empty() ? nullptr :
 
 /// The node's tensors, from those that are there.
 Tensors spread(at::TensorList values, at::IntArrayRef which, const Slot& slot, Lent& lent) {
-  Tensors all(slot.places().size());
+  Tensors all(slot.positions().size());
   for (size_t i = 0; i < values.size(); ++i) {
     const size_t number = which.empty() ? i : which[i];
     if (number < all.size()) all[number] = lent.tensor(values[i]);
@@ -111,9 +111,9 @@ Tensors run(at::TensorList values, at::IntArrayRef numbers, at::TensorList run_h
     call.run_taps(run_of(run_handle).get());
     const bool after = !slot->taps().empty() && !slot->replaces();
     Tensors results, kept;
-    for (size_t i = 0; i < slot->places().size(); ++i) {
-      const std::optional<TensorPlace>& place = slot->places()[i];
-      const bool is_result = after ? i < values.size() : place && place->side == Side::kOutputs;
+    for (size_t i = 0; i < slot->positions().size(); ++i) {
+      const std::optional<TensorPosition>& position = slot->positions()[i];
+      const bool is_result = after ? i < values.size() : position && position->side == Side::kOutputs;
       if (!is_result) continue;
       kept.push_back(call.tensor(i));
       results.push_back(kept.back().detach().clone(at::MemoryFormat::Contiguous));
@@ -135,7 +135,7 @@ Tensors replay(at::TensorList gradients, at::IntArrayRef which, const at::Tensor
     for (size_t i = 0; i < gradients.size(); ++i) given[which[i]] = lent.tensor(gradients[i]);
     Tensors made;
     if (const std::shared_ptr<const Slot> slot = number < 0 ? nullptr : slot_of(table, number)) {
-      given.resize(slot->places().size());
+      given.resize(slot->positions().size());
       CompiledCall call(*slot, given, {}, recorded.get());
       call.run_taps(run_of(run_handle).get());
       for (size_t i = 0; i < recorded->num_inputs(); ++i) made.push_back(call.tensor(recorded->num_results() + i));
@@ -181,15 +181,13 @@ auto operator_named(const char* name) {
 }  // namespace
 
 void call_look(at::TensorList values, at::IntArrayRef which, c10::SymIntArrayRef numbers, const Node& node) {
-  static const auto op = operator_named<void(at::TensorList, at::IntArrayRef, c10::SymIntArrayRef, at::TensorList,
-                                             const at::Tensor&, int64_t)>("amanda::look_v1");
+  static const auto op = operator_named<decltype(look_meta)>("amanda::look_v1");
   op.call(values, which, numbers, node.run, node.table, node.slot);
 }
 
 Tensors call_edit(at::TensorList values, at::IntArrayRef which, c10::SymIntArrayRef numbers, const Node& node,
                   at::IntArrayRef edited) {
-  static const auto op = operator_named<Tensors(at::TensorList, at::IntArrayRef, c10::SymIntArrayRef, at::TensorList,
-                                                const at::Tensor&, int64_t, at::IntArrayRef)>("amanda::edit_v1");
+  static const auto op = operator_named<decltype(edit_meta)>("amanda::edit_v1");
   return op.call(values, which, numbers, node.run, node.table, node.slot, edited);
 }
 
@@ -203,9 +201,7 @@ Tensors call_run(at::TensorList values, c10::SymIntArrayRef numbers, const Node&
 
 Tensors call_replay(at::TensorList gradients, at::IntArrayRef which, const at::Tensor& recorded, at::TensorList likes,
                     at::IntArrayRef wanted, const Node& node) {
-  static const auto op =
-      operator_named<Tensors(at::TensorList, at::IntArrayRef, const at::Tensor&, at::TensorList, at::IntArrayRef,
-                             at::TensorList, const at::Tensor&, int64_t)>("amanda::replay_v1");
+  static const auto op = operator_named<decltype(replay_meta)>("amanda::replay_v1");
   return op.call(gradients, which, recorded, likes, wanted, node.run, node.table, node.slot);
 }
 

@@ -6,16 +6,16 @@
 
 #include <vector>
 
+#include "amanda/base/no_copy.h"
+
 namespace amanda::pytorch {
 
 /// Compilers reuse the memory of their tensors. A routine gets the same memory in a storage of ours; if it keeps a
 /// tensor, or a view of one, the storage gets a copy of the memory when this object dies.
-class Lent {
+class Lent : NoCopy {
  public:
   Lent() = default;
   ~Lent();
-  Lent(const Lent&) = delete;
-  Lent& operator=(const Lent&) = delete;
 
   /// The tensor itself if it requires a gradient (it is the program's own, such as a parameter), or cannot be lent.
   at::Tensor tensor(const at::Tensor& original);

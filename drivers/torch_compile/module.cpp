@@ -4,7 +4,6 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "amanda/driver/engine.h"
 #include "amanda/error.h"
 #include "autocast.h"
 #include "collected.h"
@@ -28,13 +27,10 @@ struct PyAutocast {
 std::unique_ptr<PyOperator> make_operator(const std::string& backend, OpType type, OpId id, const std::string& name,
                                           const std::string& overload, std::string module_path, std::string source,
                                           py::object refuse, const PyOperator* forward) {
-  const Backend* known = Engine::find_backend(backend);
-  if (!known) throw Error("[compile] no driver '" + backend + "' is attached");
-  known->info(type);  // it must be known
   auto made = std::make_shared<const Operator>(
-      Operator{const_cast<Backend*>(known), type, id,
-               c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str()), std::move(module_path),
-               std::move(source), forward ? forward->op : nullptr});
+      Operator{{python::backend_named(backend, type, "compile"), type, id, std::move(module_path), std::move(source),
+                forward ? forward->op : nullptr},
+               c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str())});
   return std::make_unique<PyOperator>(std::move(made), std::move(refuse),
                                       forward ? py::cast(forward) : py::object(py::none()));
 }

@@ -12,23 +12,23 @@ Slot::Slot(std::shared_ptr<const Operator> op, const std::vector<uint64_t>& tap_
     : op_(std::move(op)),
       inputs_(std::move(inputs)),
       outputs_(std::move(outputs)),
-      places_(num_tensors),
+      positions_(num_tensors),
       forms_(std::move(forms)) {
   for (uint64_t id : tap_ids) {
     taps_.push_back(Engine::tap(id));
     if (!taps_.back()) throw Error(c10::str("[compile] there is no tap ", id, "; its artifact must live"));
   }
-  place(Side::kInputs, inputs_);
-  place(Side::kOutputs, outputs_);
+  add_positions(Side::kInputs, inputs_);
+  add_positions(Side::kOutputs, outputs_);
 }
 
-void Slot::place(Side side, const std::vector<Operand>& operands) {
+void Slot::add_positions(Side side, const std::vector<Operand>& operands) {
   const auto put = [&](const Operand& operand, size_t position, size_t member) {
     if (operand.kind != Operand::Kind::kTensor) return;
-    if (operand.index >= places_.size()) {
-      throw Error(c10::str("[compile] operand ", position, " is tensor ", operand.index, " of ", places_.size()));
+    if (operand.index >= positions_.size()) {
+      throw Error(c10::str("[compile] operand ", position, " is tensor ", operand.index, " of ", positions_.size()));
     }
-    places_[operand.index] = {side, position, member};
+    positions_[operand.index] = {side, position, member};
   };
   for (size_t position = 0; position < operands.size(); ++position) {
     put(operands[position], position, 0);

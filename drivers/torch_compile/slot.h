@@ -2,29 +2,19 @@
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <Python.h>
 
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "amanda/driver/graph.h"
+#include "graph_operator.h"
 #include "operand.h"
 
 namespace amanda::pytorch {
 
-/// An operator of a compiled program while it runs. Immutable, but for `refuse`.
-struct Operator {
-  Backend* backend;
-  OpType type;
-  OpId id;
+struct Operator : python::GraphOperator {
   c10::OperatorHandle op;  // of a backward operator: the operator of which it is the derivative
-  std::string module_path, source;
-  std::shared_ptr<const Operator> forward;  // null if it is a forward operator
-  /// With the interpreter lock. Borrowed from the Python object, which resets it when it dies. Null if nothing is
-  /// refused.
-  mutable PyObject* refuse = nullptr;
 };
 
 /// The dtype and the sizes that a replacement's result must have.
@@ -33,10 +23,10 @@ struct Form {
   std::vector<std::optional<int64_t>> sizes;  // empty if left open
 };
 
-/// The operand to which a tensor of a node belongs.
-struct TensorPlace {
+/// The position of the operand to which a tensor of a node belongs, and the number of the tensor in a list.
+struct TensorPosition {
   Side side;
-  size_t position, member;  // member: of a list; else 0
+  size_t position, member;  // member: 0 if it is no list
 };
 
 /// Immutable.
@@ -48,11 +38,11 @@ class Slot {
 
   const Operator& op() const { return *op_; }
   const std::vector<TapPtr>& taps() const { return taps_; }
-  Phase phase() const { return op_->forward ? Phase::kBackward : Phase::kForward; }
+  Phase phase() const { return op_->phase(); }
   const std::vector<Operand>& operands(Side side) const { return side == Side::kOutputs ? outputs_ : inputs_; }
   const c10::Argument& argument(Side side, size_t position) const;
-  /// The operand to which each tensor belongs; empty for a tensor that belongs to none.
-  const std::vector<std::optional<TensorPlace>>& places() const { return places_; }
+  /// The position of each tensor; empty for a tensor that belongs to none.
+  const std::vector<std::optional<TensorPosition>>& positions() const { return positions_; }
   /// The form of a tensor. Null if nothing is known.
   const Form* form(size_t tensor) const {
     return tensor < forms_.size() && forms_[tensor].dtype != at::ScalarType::Undefined ? &forms_[tensor] : nullptr;
@@ -60,12 +50,12 @@ class Slot {
   bool replaces() const { return !taps_.empty() && taps_[0]->point() == Point::kReplace; }
 
  private:
-  void place(Side side, const std::vector<Operand>& operands);
+  void add_positions(Side side, const std::vector<Operand>& operands);
 
   const std::shared_ptr<const Operator> op_;
   std::vector<TapPtr> taps_;
   const std::vector<Operand> inputs_, outputs_;
-  std::vector<std::optional<TensorPlace>> places_;
+  std::vector<std::optional<TensorPosition>> positions_;
   const std::vector<Form> forms_;
 };
 

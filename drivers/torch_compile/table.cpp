@@ -7,7 +7,7 @@ namespace amanda::pytorch {
 
 // A graph may run backward more than once, each time as another execution. The operators that are recomputed there
 // belong to that other execution, too.
-RunStatePtr Run::state(const Operator& op, Phase phase, bool begins) {
+RunStatePtr Run::state(const python::GraphOperator& op, Phase phase, bool begins) {
   const std::lock_guard lock(mutex_);
   States& states = of(op);
   if (phase == Phase::kForward) {
@@ -20,7 +20,7 @@ RunStatePtr Run::state(const Operator& op, Phase phase, bool begins) {
   return states.backward;
 }
 
-Run::States& Run::of(const Operator& op) {
+Run::States& Run::of(const python::GraphOperator& op) {
   for (States& one : states_) {
     if (one.op == &op) return one;
   }

@@ -31,14 +31,14 @@ class Table final : public Held {
 class Run final : public Held {
  public:
   /// `op`: the forward operator; `begins`: true for the first tap of the phase.
-  RunStatePtr state(const Operator& op, Phase phase, bool begins);
+  RunStatePtr state(const python::GraphOperator& op, Phase phase, bool begins);
 
  private:
   struct States {
-    const Operator* op;  // alive with the table, which the graph holds, too
+    const python::GraphOperator* op;  // alive with the table, which the graph holds, too
     RunStatePtr forward, recomputed, backward;
   };
-  States& of(const Operator& op);
+  States& of(const python::GraphOperator& op);
 
   std::mutex mutex_;
   std::vector<States> states_;

@@ -55,16 +55,14 @@ using Registrations = std::shared_ptr<const std::vector<Registration>>;
 /// Base of all tools. It must outlive the scopes it is given to.
 class Tool {
  public:
-  /// `name` is for messages. `name_space` has no effect; the original Amanda had it.
-  explicit Tool(std::string name = "tool", std::string name_space = {});
+  /// `name` is for messages.
+  explicit Tool(std::string name = "tool");
   virtual ~Tool() = default;
   Tool(const Tool&) = delete;
   Tool& operator=(const Tool&) = delete;
 
   /// The tool's name in messages.
   const std::string& name() const { return name_; }
-  /// The `name_space` that was passed to the constructor. It has no effect.
-  const std::string& name_space() const { return name_space_; }
 
   /// Registers an analysis routine. On any thread; open scopes use it from their next operator on. Throws
   /// `std::invalid_argument` if it is empty.
@@ -108,7 +106,7 @@ class Tool {
   void note_analysed(Phase phase, OpId id, bool in_graph);
   bool has_analysed(Phase phase, OpId id) const;
   void restrict_locked(InstOptions& options) const;
-  std::string name_, name_space_;
+  std::string name_;
   mutable Mutex mutex_;
   Registrations registrations_;
   std::vector<Tool*> dependencies_;

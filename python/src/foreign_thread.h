@@ -3,18 +3,18 @@
 
 #include <Python.h>
 
+#include "amanda/base/no_copy.h"
+
 namespace amanda::python {
 
 /// Around a routine in Python, on any thread: with the interpreter lock, unless it is refused.
 ///
 /// The lock is taken with the thread's own state: PyGILState_Ensure() and pybind11's guard look up more. A thread that
 /// Python does not know gets a state that lasts as long as the thread: to make one takes longer than most routines.
-class RoutineEntry {
+class RoutineEntry : NoCopy {
  public:
   RoutineEntry();
   ~RoutineEntry();
-  RoutineEntry(const RoutineEntry&) = delete;
-  RoutineEntry& operator=(const RoutineEntry&) = delete;
 
   /// The interpreter ends: no routine runs any more. A thread that waited for its lock would be ended by Python, inside
   /// the framework's code.

@@ -4,20 +4,12 @@
 
 #include "collected.h"
 #include "graph_handles.h"
+#include "graph_operator.h"
 
 namespace amanda::python {
 namespace {
 
 PyObject* owned(py::object object) { return object.release().ptr(); }
-
-const char* name_of(Point point) {
-  switch (point) {
-    case Point::kBefore: return "before";
-    case Point::kReplace: return "replace";
-    case Point::kAfter: return "after";
-  }
-  return "";
-}
 
 GraphVisitor& visitor_of(const VisitorHandle& handle) {
   if (handle.visitor) return *handle.visitor;

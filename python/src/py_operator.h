@@ -6,18 +6,18 @@
 #include <memory>
 #include <utility>
 
+#include "amanda/base/no_copy.h"
+
 namespace amanda::python {
 
 /// Owns those of a driver's Operator, which has a borrowed `refuse`. For `collected<>`: they may refer back to it.
 template <class Operator>
-struct PyOperator {
+struct PyOperator : NoCopy {
   PyOperator(std::shared_ptr<const Operator> made, pybind11::object refuse, pybind11::object forward)
       : op(std::move(made)), refuse(std::move(refuse)), forward(std::move(forward)) {
     if (!this->refuse.is_none()) op->refuse = this->refuse.ptr();
   }
   ~PyOperator() { clear(); }
-  PyOperator(const PyOperator&) = delete;
-  PyOperator& operator=(const PyOperator&) = delete;
 
   int traverse(visitproc visit, void* arg) const {
     Py_VISIT(refuse.ptr());

@@ -40,7 +40,7 @@ Py_ssize_t length(PyObject* sequence) { return PySequence_Fast_GET_SIZE(sequence
 PyObject* item(PyObject* sequence, Py_ssize_t i) { return PySequence_Fast_GET_ITEM(sequence, i); }
 
 /// Operands passed to a routine, released together.
-class Operands {
+class Operands : NoCopy {
  public:
   explicit Operands(size_t most) {
     if (most + 1 > few_.size()) many_.resize(most + 1);
@@ -48,8 +48,6 @@ class Operands {
   ~Operands() {
     for (size_t i = 0; i < count_; ++i) Py_DECREF(first()[i]);
   }
-  Operands(const Operands&) = delete;
-  Operands& operator=(const Operands&) = delete;
   void push(PyObject* owned) { first()[count_++] = owned; }
   PyObject** first() { return slots() + 1; }  // vectorcall uses slot 0
 

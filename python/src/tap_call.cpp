@@ -5,6 +5,7 @@
 
 #include "amanda/driver/engine.h"
 #include "graph_handles.h"
+#include "graph_operator.h"
 
 namespace amanda::python {
 namespace {
@@ -116,11 +117,7 @@ void bind_tap(py::module_& m) {
           "is_backward", [](const TapHandle& h) { return h.tap->phase() == Phase::kBackward; },
           "Is it a tap of a backward operator?")
       .def_property_readonly(
-          "point",
-          [](const TapHandle& h) {
-            static constexpr const char* kNames[] = {"before", "replace", "after"};
-            return kNames[static_cast<size_t>(h.tap->point())];
-          },
+          "point", [](const TapHandle& h) { return name_of(h.tap->point()); },
           "\"before\", \"replace\" or \"after\": where it runs.")
       .def_property_readonly(
           "kind",

@@ -12,8 +12,8 @@ constexpr const char* kAdoptedToolCapsule = "amanda.tool (adopted)";
 /// The core's side of a Python tool; the Python object owns it and is reached weakly.
 class PyTool final : public Tool {
  public:
-  PyTool(const py::object& owner, std::string name, std::string name_space)
-      : Tool(std::move(name), std::move(name_space)), owner_(PyWeakref_NewRef(owner.ptr(), nullptr)) {
+  PyTool(const py::object& owner, std::string name)
+      : Tool(std::move(name)), owner_(PyWeakref_NewRef(owner.ptr(), nullptr)) {
     if (!owner_) throw py::error_already_set();
   }
 
@@ -102,11 +102,10 @@ py::object owner_of(const Tool& tool) {
 void bind_tool(py::module_& m) {
   py::class_<Tool, std::unique_ptr<Tool>>(m, "Tool", "The core's side of a tool; amanda.Tool holds one.",
                                           py::custom_type_setup(&collect_garbage))
-      .def(py::init(
-               [](const py::object& owner, const py::str& name, const py::str& name_space) -> std::unique_ptr<Tool> {
-                 return std::make_unique<PyTool>(owner, text_of(name), text_of(name_space));
-               }),
-           py::arg("owner"), py::arg("name"), py::arg("namespace"))
+      .def(py::init([](const py::object& owner, const py::str& name) -> std::unique_ptr<Tool> {
+             return std::make_unique<PyTool>(owner, text_of(name));
+           }),
+           py::arg("owner"), py::arg("name"))
       .def_property_readonly("name", &Tool::name)
       .def(
           "add_inst_for_op",

@@ -7,6 +7,13 @@
 
 namespace amanda::tools::rematerialization {
 
+/// Sets `most` to `value`, if that is more.
+inline void raise(std::atomic<size_t>& most, size_t value) {
+  size_t now = most;
+  while (now < value && !most.compare_exchange_weak(now, value)) {
+  }
+}
+
 /// Counts the bytes that are alive of those that were allocated under it.
 class AllocationCount {
  public:
@@ -14,12 +21,7 @@ class AllocationCount {
   /// Called before memory is allocated, on the thread that does. May free some.
   virtual void make_room(size_t bytes) = 0;
 
-  void add(size_t bytes) {
-    const size_t now = live_ += bytes;
-    size_t peak = peak_;
-    while (peak < now && !peak_.compare_exchange_weak(peak, now)) {
-    }
-  }
+  void add(size_t bytes) { raise(peak_, live_ += bytes); }
   void subtract(size_t bytes) { live_ -= bytes; }
   size_t live() const { return live_; }
   size_t peak() const { return peak_; }

@@ -20,7 +20,7 @@ using Hooks = at::SavedTensorDefaultHooks;
 
 // The object that a pack hook returns to autograd. Nobody waits for the rematerializer with the interpreter lock: an
 // operator that runs again may need that lock.
-class SavedTensor {
+class SavedTensor : amanda::NoCopy {
  public:
   SavedTensor(std::shared_ptr<Rematerializer> owner, const at::Tensor& tensor) : owner_(std::move(owner)) {
     const py::gil_scoped_release no_gil;
@@ -30,8 +30,6 @@ class SavedTensor {
     const py::gil_scoped_release no_gil;
     owner_->release(saved_);
   }
-  SavedTensor(const SavedTensor&) = delete;
-  SavedTensor& operator=(const SavedTensor&) = delete;
 
   at::Tensor unpack() const {
     const py::gil_scoped_release no_gil;

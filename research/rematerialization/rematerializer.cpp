@@ -55,7 +55,7 @@ bool contains(const std::vector<size_t>& positions, size_t position) {
 }
 
 // Casts of parameters are not cached: a backward pass does not end with an autocast region, which would drop them.
-class AutocastTo {
+class AutocastTo : NoCopy {
  public:
   explicit AutocastTo(at::ScalarType dtype) {
     at::autocast::set_autocast_cache_enabled(false);
@@ -65,8 +65,6 @@ class AutocastTo {
     at::autocast::set_autocast_cache_enabled(caches_);
     at::autocast::set_autocast_dtype(at::kCPU, dtype_);
   }
-  AutocastTo(const AutocastTo&) = delete;
-  AutocastTo& operator=(const AutocastTo&) = delete;
 
  private:
   bool caches_ = at::autocast::is_autocast_cache_enabled();
@@ -87,25 +85,14 @@ uint32_t version_of(const at::Tensor& tensor) {
 
 thread_local int recomputing = 0;  // allocations are the tool's, not the program's
 
-struct Recomputing {
+struct Recomputing : NoCopy {
   Recomputing() { ++recomputing; }
   ~Recomputing() { --recomputing; }
-  Recomputing(const Recomputing&) = delete;
-  Recomputing& operator=(const Recomputing&) = delete;
 };
-
-/// To `value`, if that is more than `least`.
-void raise(std::atomic<size_t>& most, size_t value, size_t least) {
-  if (value <= least) return;
-  size_t now = most;
-  while (now < value && !most.compare_exchange_weak(now, value)) {
-  }
-}
 
 }  // namespace
 
-// ---- what operators do
-// ------------------------------------------------------------------------------------------------
+// ---- what operators do ---------------------------------------------------------------------------------------------
 
 Site* Rematerializer::site_of(OpContext& context) {
   const OpInfo& info = context.op();
@@ -313,8 +300,7 @@ void Rematerializer::will_write(const at::Tensor& tensor) {
   if (value->kept_because != kRandom) value->kept_because = kInPlace;
 }
 
-// ---- what autograd saves
-// ------------------------------------------------------------------------------------------------
+// ---- what autograd saves -------------------------------------------------------------------------------------------
 
 Saved Rematerializer::pack(const at::Tensor& tensor) {
   Saved saved;
@@ -368,15 +354,15 @@ void Rematerializer::release(Saved& saved) {
 
 void Rematerializer::hold(Value& value, c10::Storage memory) {
   value.held = std::move(memory);
-  value.place = held_.size();
+  value.held_at = held_.size();
   held_.push_back(&value);
 }
 
 void Rematerializer::let_go(Value& value) {
-  held_.back()->place = value.place;
-  std::swap(held_[*value.place], held_.back());
+  held_.back()->held_at = value.held_at;
+  std::swap(held_[*value.held_at], held_.back());
   held_.pop_back();
-  value.place.reset();
+  value.held_at.reset();
   value.held = {};
 }
 
@@ -398,13 +384,14 @@ void Rematerializer::end_pass() {
   values_.clear();
 }
 
-// ---- eviction
-// ---------------------------------------------------------------------------------------------------------
+// ---- eviction ------------------------------------------------------------------------------------------------------
 
 // With a budget of `plain_needed_` nothing is evicted, and nothing computed again, in any run of the program. The
 // memory that is alive then does not depend on times.
 void Rematerializer::make_room(size_t bytes) {
-  if (recomputing == 0) raise(plain_needed_, live() + bytes + evicted_, options_.budget);
+  if (const size_t plain = live() + bytes + evicted_; recomputing == 0 && plain > options_.budget) {
+    raise(plain_needed_, plain);
+  }
   if (live() + bytes <= options_.budget) return;
   const std::lock_guard lock(mutex_);
   sweep();
@@ -499,8 +486,7 @@ void Rematerializer::is_here(Value& value) {
   if (std::exchange(value.evicted, false)) evicted_ -= value.bytes;
 }
 
-// ---- rematerialization
-// --------------------------------------------------------------------------------------------------
+// ---- rematerialization ---------------------------------------------------------------------------------------------
 
 void Rematerializer::move_to(const ValuePtr& value, const c10::Storage& memory) {
   if (value->key) values_.erase(value->key);
@@ -594,8 +580,7 @@ c10::Storage Rematerializer::run_again(Call& call, const std::vector<c10::Storag
   return found;
 }
 
-// ---- results
-// ------------------------------------------------------------------------------------------------------------
+// ---- results -------------------------------------------------------------------------------------------------------
 
 void Rematerializer::check_budget() {
   const std::lock_guard lock(mutex_);

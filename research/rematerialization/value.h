@@ -46,8 +46,8 @@ struct Value {
   std::vector<std::weak_ptr<Call>> uses;  // recorded calls that have it as an input
   Site* site;
   size_t bytes;
-  size_t saved = 0;             // the number of saved tensors that need it
-  std::optional<size_t> place;  // among those that are held
+  size_t saved = 0;               // the number of saved tensors that need it
+  std::optional<size_t> held_at;  // index among those that are held
   uint64_t last_use = 0, writes = 0;
   bool moved = false;   // it is no longer in the storage in which the program had it
   bool needed = false;  // evicted values are computed from it

@@ -6,6 +6,13 @@ namespace {
 
 using AnalysisTest = TraceTest;
 
+TEST_F(AnalysisTest, AToolHasNoNameSpace) {
+  static_assert(!std::is_constructible_v<Tool, const char*, const char*>);
+  apply({tool("a")});
+  call("add");
+  EXPECT_EQ(trace(), "a< add a>");
+}
+
 TEST_F(AnalysisTest, AnalysisRunsOncePerOperator) {
   apply({tool("a").tells_analysis()});
   call("add");

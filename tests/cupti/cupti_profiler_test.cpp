@@ -320,7 +320,7 @@ TEST_F(CuptiProfilerTest, AnExceptionInsideAnOperatorThatCatchesIt) {
 
 TEST_F(CuptiProfilerTest, ARunThatIsForgottenLateLeavesLaterOnesAsTheyAre) {
   auto runs = std::make_shared<OperatorRuns>(FrameworkProbe{}, 10);
-  OperatorRuns::Place a(runs->tree().index_of({.name = "a"})), b(runs->tree().index_of({.name = "b"}));
+  OperatorRuns::Site a(runs->tree().index_of({.name = "a"})), b(runs->tree().index_of({.name = "b"}));
   auto stale = std::make_unique<OperatorRuns::Bracket>();
   stale->begin(runs, a);
   OperatorRuns::Bracket later;
@@ -389,10 +389,10 @@ TEST_F(CuptiProfilerTest, ThreadsDoNotMixTheirKernels) {
 
 TEST_F(CuptiProfilerTest, RunsCanBeReadWhileThreadsRunAndAfterTheyHaveEnded) {
   const auto runs = std::make_shared<OperatorRuns>(FrameworkProbe{}, 1000);
-  OperatorRuns::Place outer(runs->tree().index_of({.name = "outer"})), inner(runs->tree().index_of({.name = "inner"}));
-  const auto run = [&](OperatorRuns::Place& place, const auto& operate) {
+  OperatorRuns::Site outer(runs->tree().index_of({.name = "outer"})), inner(runs->tree().index_of({.name = "inner"}));
+  const auto run = [&](OperatorRuns::Site& site, const auto& operate) {
     OperatorRuns::Bracket bracket;
-    bracket.begin(runs, place);
+    bracket.begin(runs, site);
     operate();
     bracket.stop();
     bracket.end();
@@ -487,8 +487,8 @@ TEST_F(CuptiProfilerTest, ARunThatOutlivesTheCollectionLeavesNoIdOnItsThread) {
   OperatorRuns::Bracket open;
   {
     auto in = scope.enter();
-    OperatorRuns::Place place(profile().runs()->tree().index_of({.name = "open"}));
-    open.begin(profile().runs(), place);
+    OperatorRuns::Site site(profile().runs()->tree().index_of({.name = "open"}));
+    open.begin(profile().runs(), site);
     EXPECT_EQ(stand_in_depth(), 1u);
   }
   open.stop();

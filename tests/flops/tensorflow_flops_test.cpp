@@ -128,7 +128,7 @@ class BilinearRunsTest : public ::testing::Test {
  protected:
   void note(const IntVector& a, const IntVector& b, int64_t flops) { runs_.note({a, b, IntVector{1, 5}}, flops); }
   void count(const BilinearShapes& shapes) {
-    runs_.count(shapes, counts_.place("op", "", true), counts_.uncounted_place("op", true));
+    runs_.count(shapes, counts_.tally("op", "", true), counts_.uncounted_tally("op", true));
   }
   int64_t unknown() { return counts_.uncounted().contains("op") ? counts_.uncounted().at("op") : 0; }
 

@@ -98,9 +98,9 @@ Correlation::Call& Correlation::remember(uint32_t correlation_id) {
     }
   }
   if (by_age_.empty()) calls_.reserve(std::max<size_t>(limits_.calls, 1));
-  const auto place = calls_.emplace(correlation_id, Call{.order = ++order_, .api = {}, .run = {}});
-  by_age_.push_back(place);
-  return place->second;
+  const auto entry = calls_.emplace(correlation_id, Call{.order = ++order_, .api = {}, .run = {}});
+  by_age_.push_back(entry);
+  return entry->second;
 }
 
 Correlation::Call* Correlation::cause_of(const Waiting& waiting) {
@@ -108,8 +108,8 @@ Correlation::Call* Correlation::cause_of(const Waiting& waiting) {
   Call *before = nullptr, *soon_after = nullptr;             // by time
   Call *arrived_before = nullptr, *arrived_after = nullptr;  // used if a time is missing
   const auto [begin, end] = calls_.equal_range(activity.correlation_id);
-  for (auto place = begin; place != end; ++place) {
-    Call& call = place->second;
+  for (auto entry = begin; entry != end; ++entry) {
+    Call& call = entry->second;
     if (!call.api || call.api->start_ns <= 0 || activity.start_ns <= 0) {
       Call*& nearest = call.order < waiting.order ? arrived_before : arrived_after;
       if (!nearest || (call.order > nearest->order) == (call.order < waiting.order)) nearest = &call;

@@ -178,28 +178,28 @@ void CuptiProfiler::on_exit(Scope&, const std::exception_ptr&) { profile_->exit(
 void CuptiProfiler::analyze(OpContext& context) {
   const std::shared_ptr<OperatorRuns>& runs = profile_->runs();
   const bool weigh = options_.operand_bytes;
-  const auto place = std::make_shared<OperatorRuns::Place>(runs->tree().index_of(place_of(context)));
-  const auto before = [runs, weigh, place](Values& values) {
+  const auto site = std::make_shared<OperatorRuns::Site>(runs->tree().index_of(place_of(context)));
+  const auto before = [runs, weigh, site](Values& values) {
     auto& bracket = values.local<Bracket>();
     if (weigh) bracket.input_bytes = bytes_of(values);
-    bracket.begin(runs, *place);
+    bracket.begin(runs, *site);
   };
   const auto after = [weigh](Values& values) {
     auto& bracket = values.local<Bracket>();
     bracket.stop();
     bracket.end(weigh ? bracket.input_bytes + bytes_of(values) : 0);
   };
-  const Positions positions = weigh ? Positions() : Positions::none();
+  const auto options = [weigh](Positions ActionOptions::*operands) {
+    ActionOptions made{.kind = RoutineKind::kObserve, .with_run = false, .with_operators = false};
+    made.*operands = weigh ? Positions() : Positions::none();
+    return made;
+  };
   if (context.is_backward()) {
-    context.insert_before_backward_op(
-        before, {.grad_outputs = positions, .kind = RoutineKind::kObserve, .with_run = false, .with_operators = false});
-    context.insert_after_backward_op(
-        after, {.grad_inputs = positions, .kind = RoutineKind::kObserve, .with_run = false, .with_operators = false});
+    context.insert_before_backward_op(before, options(&ActionOptions::grad_outputs));
+    context.insert_after_backward_op(after, options(&ActionOptions::grad_inputs));
   } else {
-    context.insert_before_op(
-        before, {.inputs = positions, .kind = RoutineKind::kObserve, .with_run = false, .with_operators = false});
-    context.insert_after_op(
-        after, {.outputs = positions, .kind = RoutineKind::kObserve, .with_run = false, .with_operators = false});
+    context.insert_before_op(before, options(&ActionOptions::inputs));
+    context.insert_after_op(after, options(&ActionOptions::outputs));
   }
 }
 

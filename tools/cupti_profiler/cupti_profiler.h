@@ -33,13 +33,11 @@ struct CuptiProfilerOptions {
 };
 
 /// The measurements so far. May be read on any thread while operators run, and may outlive the tool.
-class KernelProfile {
+class KernelProfile : NoCopy {
  public:
   /// For CuptiProfiler.
   explicit KernelProfile(const CuptiProfilerOptions& options);
   ~KernelProfile();
-  KernelProfile(const KernelProfile&) = delete;
-  KernelProfile& operator=(const KernelProfile&) = delete;
 
   /// Operators, and the measurements of their runs on the host.
   const std::shared_ptr<OperatorRuns>& runs() const { return runs_; }

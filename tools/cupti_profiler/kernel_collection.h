@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "amanda/base/no_copy.h"
 #include "cupti_profiler/correlation.h"
 #include "cupti_profiler/cupti_api.h"
 
@@ -32,13 +33,11 @@ struct KernelTotals {
 std::string demangled(const std::string& name);
 
 /// Collects activities between start() and stop(). All functions may be called on any thread.
-class KernelCollection final : private RecordSink {
+class KernelCollection final : private RecordSink, NoCopy {
  public:
   /// Keeps the first `max_events` activities for a trace.
   explicit KernelCollection(size_t max_events) : max_events_(max_events) {}
   ~KernelCollection();
-  KernelCollection(const KernelCollection&) = delete;
-  KernelCollection& operator=(const KernelCollection&) = delete;
 
   /// Begins to collect. Throws what CuptiApi throws.
   void start(const std::vector<std::string>& candidates);

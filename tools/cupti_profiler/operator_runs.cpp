@@ -137,7 +137,7 @@ void OperatorRuns::heard(int64_t bytes, bool on_host) noexcept {
 
 // ---- runs -----------------------------------------------------------------------------------------------------------
 
-void OperatorRuns::begin(Stack& stack, Place& place, Bracket& bracket) {
+void OperatorRuns::begin(Stack& stack, Site& site, Bracket& bracket) {
   const int64_t entered_ns = stack.own.is_due() ? now_ns() : 0;
   if (stack.runs.empty() && probe_.listen) {
     stack.listener = probe_.listen(&OperatorRuns::heard);
@@ -148,10 +148,10 @@ void OperatorRuns::begin(Stack& stack, Place& place, Bracket& bracket) {
     }
   }
   const OperatorTree::Node& parent = stack.runs.empty() ? tree_.root() : *stack.runs.back().node;
-  OperatorTree::Node* node = place.last.load(std::memory_order_acquire);
+  OperatorTree::Node* node = site.last.load(std::memory_order_acquire);
   if (!node || node->parent != &parent) {
-    node = &tree_.child(parent, place.op);
-    place.last.store(node, std::memory_order_release);
+    node = &tree_.child(parent, site.op);
+    site.last.store(node, std::memory_order_release);
   }
   bracket.depth_ = stack.runs.size();
   bracket.run_ = run_id(node->index, stack.next_number());
@@ -282,10 +282,10 @@ OperatorRuns::Bracket::~Bracket() {
   if (stack_->runs.empty()) stack_->alive = nullptr;
 }
 
-void OperatorRuns::Bracket::begin(const std::shared_ptr<OperatorRuns>& runs, Place& place) {
+void OperatorRuns::Bracket::begin(const std::shared_ptr<OperatorRuns>& runs, Site& site) {
   Stack& stack = runs->stack();
   if (!stack.alive) stack.alive = runs;
-  runs->begin(stack, place, *this);
+  runs->begin(stack, site, *this);
   stack_ = &stack;
 }
 

@@ -21,25 +21,23 @@ namespace amanda::tools {
 // sums are updated when that buffer is full, and when they are read.
 
 /// The runs of operators. Each thread has its own open runs; the sums are shared. On any thread.
-class OperatorRuns {
+class OperatorRuns : NoCopy {
  public:
   /// Measures allocations with `probe`, keeps the first `max_events` runs, and reports runs to `kernels`, which may be
   /// null.
   OperatorRuns(FrameworkProbe probe, size_t max_events, std::shared_ptr<KernelCollection> kernels = nullptr);
   ~OperatorRuns();
-  OperatorRuns(const OperatorRuns&) = delete;
-  OperatorRuns& operator=(const OperatorRuns&) = delete;
 
   /// Sets whether runs that begin from now on are reported to `kernels`. At first they are not.
   void tell_kernels(bool tell) { telling_ = tell; }
 
   class Bracket;
 
-  /// The place where runs of one operator begin. Remembers the node of the last run: most runs are inside the same
+  /// An operator at its place, where its runs begin. Remembers the node of the last run: most runs are inside the same
   /// operators each time.
-  struct Place {
-    /// The place of this operator in tree().
-    explicit Place(uint32_t op) : op(op) {}
+  struct Site {
+    /// The site of this operator in tree().
+    explicit Site(uint32_t op) : op(op) {}
     const uint32_t op;                               ///< in tree()
     std::atomic<OperatorTree::Node*> last{nullptr};  ///< the node of the last run
   };
@@ -65,7 +63,7 @@ class OperatorRuns {
   static Stack* recent_stack();
   Stack& stack();
   Stack& find_stack();
-  void begin(Stack& stack, Place& place, Bracket& bracket);
+  void begin(Stack& stack, Site& site, Bracket& bracket);
   void end(Stack& stack, size_t depth, int64_t now, int64_t operand_bytes);
   void forget(Stack& stack, uint64_t run);
   void close_top(Stack& stack);
@@ -90,16 +88,14 @@ class OperatorRuns {
 
 /// One run of an operator, begun before it and ended after it, on one thread. Destroyed without end(): the operator
 /// threw an exception.
-class OperatorRuns::Bracket {
+class OperatorRuns::Bracket : NoCopy {
  public:
   /// Not open.
   Bracket() = default;
   ~Bracket();
-  Bracket(const Bracket&) = delete;
-  Bracket& operator=(const Bracket&) = delete;
 
-  /// Begins a run at this place.
-  void begin(const std::shared_ptr<OperatorRuns>& runs, Place& place);
+  /// Begins a run at this site.
+  void begin(const std::shared_ptr<OperatorRuns>& runs, Site& site);
   /// The operator is done; the time until end() does not belong to it.
   void stop();
   /// Ends the run. Runs that began inside it and did not end have failed.

@@ -33,9 +33,9 @@ OperatorTree::OperatorTree() {
 
 uint32_t OperatorTree::index_of(const ProfiledOperator& op) {
   std::unique_lock lock(mutex_);
-  const auto [place, added] = indices_.emplace(op, operators_.size());
+  const auto [known, added] = indices_.emplace(op, operators_.size());
   if (added) operators_.push_back(op);
-  return place->second;
+  return known->second;
 }
 
 OperatorTree::Node& OperatorTree::child(const Node& parent, uint32_t op) {

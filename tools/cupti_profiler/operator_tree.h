@@ -7,9 +7,7 @@
 #include <map>
 #include <shared_mutex>
 #include <string>
-#include <tuple>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "amanda/driver/backend.h"

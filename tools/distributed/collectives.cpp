@@ -33,11 +33,11 @@ bool is_collective(std::string_view name) {
   return name != "send" && !name.starts_with("recv");  // of two ranks only
 }
 
-// The position of a collective that is being called.
+// The row of a collective that is being called.
 struct Called : at::ObserverContext {
   struct Row {
     std::shared_ptr<CollectiveRecorder> recorder;
-    CollectiveRecorder::Position position;
+    CollectiveRecorder::RowRef ref;
   };
   std::vector<Row> rows;
 };
@@ -78,8 +78,8 @@ void end(const at::RecordFunction& function, at::ObserverContext* context) {
     const std::scoped_lock lock(all.mutex);
     for (const auto& recorder : all.recorders) recorder->forget(*work);
   }
-  for (const auto& [recorder, position] : static_cast<Called*>(context)->rows) {
-    recorder->returned(position, now, work.get());
+  for (const auto& [recorder, ref] : static_cast<Called*>(context)->rows) {
+    recorder->returned(ref, now, work.get());
   }
 }
 
@@ -106,18 +106,18 @@ void CollectiveRecorder::stop() {
   if (all.recorders.empty()) at::removeCallback(all.callback);
 }
 
-CollectiveRecorder::Position CollectiveRecorder::add(StartedCollective collective) {
+CollectiveRecorder::RowRef CollectiveRecorder::add(StartedCollective collective) {
   const std::scoped_lock lock(mutex_);
   rows_.push_back(std::move(collective));
   return {resets_, rows_.size() - 1};
 }
 
-void CollectiveRecorder::returned(Position position, int64_t time_ns, const c10d::Work* work) {
+void CollectiveRecorder::returned(RowRef ref, int64_t time_ns, const c10d::Work* work) {
   const std::scoped_lock lock(mutex_);
-  if (position.resets != resets_) return;
-  StartedCollective& row = rows_[position.row];
+  if (ref.resets != resets_) return;
+  StartedCollective& row = rows_[ref.row];
   row.inside.emplace_back(row.time_ns, time_ns);
-  if (work != nullptr) works_.insert_or_assign(work, position.row);
+  if (work != nullptr) works_.insert_or_assign(work, ref.row);
 }
 
 void CollectiveRecorder::forget(const c10d::Work& work) {

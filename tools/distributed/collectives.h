@@ -29,15 +29,15 @@ class CollectiveRecorder : public std::enable_shared_from_this<CollectiveRecorde
   void start();
   void stop();
 
-  /// The position of a collective in `rows`, valid until the next reset.
-  struct Position {
+  /// A reference to a row of `rows`, valid until the next reset.
+  struct RowRef {
     size_t resets;
     size_t row;
   };
 
-  Position add(StartedCollective collective);
+  RowRef add(StartedCollective collective);
   /// Its call has returned, with this work.
-  void returned(Position position, int64_t time_ns, const c10d::Work* work);
+  void returned(RowRef ref, int64_t time_ns, const c10d::Work* work);
   /// A program has waited for this work. Returns false if the work belongs to no known collective, or was waited for
   /// before.
   bool waited(const c10d::Work& work, int64_t start_ns, int64_t end_ns);

@@ -37,11 +37,11 @@ Positions existing(OpContext& context, Side side, std::initializer_list<int64_t>
 
 /// Adds up runs of one operator.
 struct Count {
-  std::shared_ptr<FlopCounts> counts;  // keeps the places
-  FlopCounts::Place& place;
-  FlopCounts::Place& unknown;
+  std::shared_ptr<FlopCounts> counts;  // keeps the tallies
+  FlopCounts::Tally& tally;
+  FlopCounts::Tally& unknown;
 
-  void add(std::optional<int64_t> flops) const { flops ? place.add(*flops) : unknown.add(0); }
+  void add(std::optional<int64_t> flops) const { flops ? tally.add(*flops) : unknown.add(0); }
 };
 
 }  // namespace
@@ -50,7 +50,7 @@ void BilinearCounter::analyze(OpContext& context) {
   const BilinearOperator* op = find_tensorflow_operator(context.op().name);
   if (!op) return;
   const std::string name = name_of(context.op());
-  const Count count{counts_, counts_->place(name, context.module_path(), false), counts_->uncounted_place(name, true)};
+  const Count count{counts_, counts_->tally(name, context.module_path(), false), counts_->uncounted_tally(name, true)};
   const auto count_run = [count, op, equation = context.attribute("equation"),
                           runs = runs(context.op_id())](Values& values) {
     const Backend& backend = values.call().backend();
@@ -75,7 +75,7 @@ void BilinearCounter::analyze_backward(OpContext& context) {
   const std::string own = context.backward_attribute("equation");
   if (!own.empty() && own.find(',') == std::string::npos) return;
   const std::string name = name_of(backward);
-  const Count count{counts_, counts_->place(name, context.module_path(), true), counts_->uncounted_place(name, true)};
+  const Count count{counts_, counts_->tally(name, context.module_path(), true), counts_->uncounted_tally(name, true)};
   const BilinearOperator* op = find_tensorflow_operator(context.op().name);
   if (!op) {
     context.insert_after_backward_op([count](Values&) { count.add(std::nullopt); },
@@ -91,7 +91,7 @@ void BilinearCounter::analyze_backward(OpContext& context) {
       put_input(shapes, *op, values.position(i), backend.describe(values[i]));
     }
     if (const auto flops = op->flops(shapes, equation)) return count.add(flops);
-    runs->count(std::move(shapes), count.place, count.unknown);
+    runs->count(std::move(shapes), count.tally, count.unknown);
   };
   context.insert_after_backward_op(count_run, {.grad_inputs = existing(context, Side::kOutputs, {op->a, op->b}),
                                                .grad_outputs = existing(context, Side::kInputs, {0}),
@@ -108,8 +108,8 @@ std::shared_ptr<BilinearRuns> BilinearCounter::runs(OpId id) {
 
 void BilinearCounter::list_uncounted(OpContext& context) {
   if (find_tensorflow_operator(context.op().name) || is_tensorflow_view(context.op().name)) return;
-  FlopCounts::Place& place = counts_->uncounted_place(name_of(context.op()), may_multiply(context.op().name));
-  context.insert_after_op([counts = counts_, &place](Values&) { place.add(0); }, {.outputs = Positions::none()});
+  FlopCounts::Tally& tally = counts_->uncounted_tally(name_of(context.op()), may_multiply(context.op().name));
+  context.insert_after_op([counts = counts_, &tally](Values&) { tally.add(0); }, {.outputs = Positions::none()});
 }
 
 }  // namespace amanda::tools

@@ -1,7 +1,6 @@
 // The shapes of an operator's runs, for its backward operators.
 #pragma once
 
-#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -24,7 +23,7 @@ class BilinearRuns {
     std::erase_if(waiting_, [&](const Waiting& waiting) {
       if (!fits(shapes, waiting.shapes)) return false;
       waiting.unknown->take_back();
-      waiting.place->add(flops);
+      waiting.tally->add(flops);
       return true;
     });
     Run run{std::move(shapes), flops};
@@ -35,7 +34,7 @@ class BilinearRuns {
   }
 
   /// Counts a backward run by the forward runs that have the sizes that it shows. If these differ, it is unknown.
-  void count(BilinearShapes shapes, FlopCounts::Place& place, FlopCounts::Place& unknown) {
+  void count(BilinearShapes shapes, FlopCounts::Tally& tally, FlopCounts::Tally& unknown) {
     std::lock_guard lock(mutex_);
     std::optional<int64_t> found;
     for (const Run& run : runs_) {
@@ -43,9 +42,9 @@ class BilinearRuns {
       if (found && *found != run.flops) return unknown.add(0);
       found = run.flops;
     }
-    if (found) return place.add(*found);
+    if (found) return tally.add(*found);
     unknown.add(0);
-    if (waiting_.size() < kMost) waiting_.push_back({std::move(shapes), &place, &unknown});
+    if (waiting_.size() < kMost) waiting_.push_back({std::move(shapes), &tally, &unknown});
   }
 
  private:
@@ -56,7 +55,7 @@ class BilinearRuns {
   };
   struct Waiting {
     BilinearShapes shapes;
-    FlopCounts::Place *place, *unknown;
+    FlopCounts::Tally *tally, *unknown;
   };
   static bool fits(const BilinearShapes& run, const BilinearShapes& shown) {
     const auto same = [](const auto& ours, const auto& theirs) { return !theirs || ours == theirs; };

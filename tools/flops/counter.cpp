@@ -1,6 +1,5 @@
 #include "flops/counter.h"
 
-#include <algorithm>
 #include <cctype>
 #include <utility>
 #include <variant>
@@ -34,19 +33,15 @@ const Members kForward = {
     {"_scaled_dot_product_efficient_attention", {Family::kAttention, 0}},
     {"_scaled_dot_product_cudnn_attention", {Family::kAttention, 0}},
 };
-const Members kBackward = {
-    {"MmBackward", {Family::kMatmul, 0}},
-    {"BmmBackward", {Family::kMatmul, 0}},
-    {"AddmmBackward", {Family::kMatmul, 1}},
-    {"BaddbmmBackward", {Family::kMatmul, 1}},
-    {"ConvolutionBackward", {Family::kConvolution, 0}},
-    {"ConvolutionOverrideableBackward", {Family::kConvolution, 0}},
-    {"ScaledDotProductFlashAttentionBackward", {Family::kAttention, 0}},
-    {"ScaledDotProductEfficientAttentionBackward", {Family::kAttention, 0}},
-    {"ScaledDotProductCudnnAttentionBackward", {Family::kAttention, 0}},
-};
+// The autograd nodes of those.
+const Members kBackward = [] {
+  Members nodes;
+  for (const auto& [op, member] : kForward) {
+    if (member.family != Family::kConvolutionBackward) nodes[node_of(op)] = member;
+  }
+  return nodes;
+}();
 constexpr const char* kCpuAttention = "_scaled_dot_product_flash_attention_for_cpu";
-constexpr const char* kCpuAttentionBackward = "ScaledDotProductFlashAttentionForCpuBackward";
 constexpr FamilyMember kAttention = {Family::kAttention, 0};
 
 std::optional<FamilyMember> find(const Members& members, const std::string& name) {
@@ -129,8 +124,7 @@ std::shared_ptr<ForwardRuns> FlopCounter::forward_runs(OpId id) {
   return runs;
 }
 
-// ---- forward
-// ------------------------------------------------------------------------------------------------------------
+// ---- forward --------------------------------------------------------------------------------------------------------
 
 void FlopCounter::analyze(OpContext& context) {
   if (is_tensorflow(context.op())) return bilinear_->analyze(context);
@@ -178,11 +172,11 @@ void FlopCounter::count(OpContext& context, Positions inputs, Formula formula) {
                            {.inputs = std::move(inputs)});
   const std::string name = type_name(context.op());
   context.insert_after_op(
-      [index = index_, counts = counts_, &place = counts_->place(name, context.module_path(), false),
-       &unknown = counts_->uncounted_place(name, true)](Values& values) {
+      [index = index_, counts = counts_, &tally = counts_->tally(name, context.module_path(), false),
+       &unknown = counts_->uncounted_tally(name, true)](Values& values) {
         const Count& made = values.local<Count>();
         counted_inside(index) = true;
-        if (made.flops) place.add(*made.flops);
+        if (made.flops) tally.add(*made.flops);
         if (!made.flops || made.is_partial) unknown.add(0);
       },
       {.outputs = Positions::none()});
@@ -198,8 +192,8 @@ void FlopCounter::count_sized(OpContext& context, const TorchOperator& op) {
   const std::string name = type_name(context.op());
   const bool is_recurrent = context.op().name == "mkldnn_rnn_layer";
   context.insert_after_op(
-      [index = index_, counts = counts_, &place = counts_->place(name, context.module_path(), false),
-       &unknown = counts_->uncounted_place(name, true), runs = forward_runs(context.op_id()), &op,
+      [index = index_, counts = counts_, &tally = counts_->tally(name, context.module_path(), false),
+       &unknown = counts_->uncounted_tally(name, true), runs = forward_runs(context.op_id()), &op,
        is_recurrent](Values& values) {
         SizedRun& run = values.local<SizedRun>();
         run.result = info_of(values, 0);
@@ -213,7 +207,7 @@ void FlopCounter::count_sized(OpContext& context, const TorchOperator& op) {
         }
         bool is_partial = false;
         add_tangents(flops, is_partial, run.inputs, op.is_bilinear);
-        if (flops) place.add(*flops);
+        if (flops) tally.add(*flops);
         if (!flops || is_partial) unknown.add(0);
       },
       {.outputs = {0}});
@@ -221,22 +215,21 @@ void FlopCounter::count_sized(OpContext& context, const TorchOperator& op) {
 
 void FlopCounter::list(OpContext& context) {
   context.insert_after_op(
-      [index = index_, counts = counts_, &place = counts_->uncounted_place(type_name(context.op()), true)](Values&) {
+      [index = index_, counts = counts_, &tally = counts_->uncounted_tally(type_name(context.op()), true)](Values&) {
         counted_inside(index) = true;
-        place.add(0);
+        tally.add(0);
       },
       {.outputs = Positions::none()});
 }
 
-// ---- backward
-// -----------------------------------------------------------------------------------------------------------
+// ---- backward -------------------------------------------------------------------------------------------------------
 
 void FlopCounter::analyze_backward(OpContext& context) {
   if (is_tensorflow(*context.backward_op())) return bilinear_->analyze_backward(context);
   if (counts_->compiled().leaves_out(context)) return;
   const std::string node = without_number(context.backward_op()->name);
   const std::string& forward = context.op().name;
-  const auto member = node == kCpuAttentionBackward && cpu_attention_ ? kAttention : find(kBackward, node);
+  const auto member = cpu_attention_ && node == node_of(kCpuAttention) ? kAttention : find(kBackward, node);
   if (member && member->family == Family::kMatmul) return count_matmul_backward(context, member->first);
   if (member && member->family == Family::kConvolution) return count_by_forward_run(context, {0, 1}, true);
   if (member) return count_by_forward_run(context, {0, 1, 2}, false);
@@ -252,8 +245,8 @@ void FlopCounter::analyze_backward(OpContext& context) {
 }
 
 void FlopCounter::list_backward(OpContext& context, const std::shared_ptr<FlopCounts>& counts) {
-  FlopCounts::Place& place = counts->uncounted_place(context.backward_op()->name, true);
-  context.insert_before_backward_op([counts, &place](Values&) { place.add(0); },
+  FlopCounts::Tally& tally = counts->uncounted_tally(context.backward_op()->name, true);
+  context.insert_before_backward_op([counts, &tally](Values&) { tally.add(0); },
                                     {.grad_outputs = Positions::none(), .with_run = false});
 }
 
@@ -270,8 +263,8 @@ void FlopCounter::count_backward(
       {.grad_outputs = {0}, .with_run = false});
   const std::string& name = context.backward_op()->name;
   context.insert_after_backward_op(
-      [counts = counts_, &place = counts_->place(name, context.module_path(), true),
-       &unknown = counts_->uncounted_place(name, true), flops = std::move(flops)](Values& values) {
+      [counts = counts_, &tally = counts_->tally(name, context.module_path(), true),
+       &unknown = counts_->uncounted_tally(name, true), flops = std::move(flops)](Values& values) {
         const GradOutput& output = values.local<GradOutput>();
         Grads found;
         bool has_tangent = output.has_tangent;
@@ -281,7 +274,7 @@ void FlopCounter::count_backward(
         }
         if (found == Grads{}) return;
         const std::optional<int64_t> made = flops(output.sizes, found);
-        if (made) place.add(*made);
+        if (made) tally.add(*made);
         if (!made || has_tangent) unknown.add(0);
       },
       {.grad_inputs = std::move(grads), .with_run = false});

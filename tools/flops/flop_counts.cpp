@@ -5,9 +5,9 @@ namespace amanda::tools {
 std::vector<FlopCounts::Row> FlopCounts::rows() const {
   std::lock_guard lock(mutex_);
   std::vector<Row> rows;
-  for (const auto& [key, place] : places_) {
+  for (const auto& [key, tally] : tallies_) {
     const auto& [op, module_path, backward] = key;
-    if (place.runs_) rows.push_back({op, module_path, backward, place.runs_, place.flops_});
+    if (tally.runs_) rows.push_back({op, module_path, backward, tally.runs_, tally.flops_});
   }
   return rows;
 }
@@ -41,8 +41,8 @@ std::map<std::string, int64_t> FlopCounts::by_module() const {
 std::map<std::string, int64_t> FlopCounts::uncounted() const {
   std::lock_guard lock(mutex_);
   std::map<std::string, int64_t> runs;
-  for (const auto& [op, place] : uncounted_) {
-    if (place.runs_ > 0) runs[op] = place.runs_;
+  for (const auto& [op, tally] : uncounted_) {
+    if (tally.runs_ > 0) runs[op] = tally.runs_;
   }
   return runs;
 }
@@ -50,29 +50,29 @@ std::map<std::string, int64_t> FlopCounts::uncounted() const {
 std::map<std::string, int64_t> FlopCounts::uncounted_products() const {
   std::lock_guard lock(mutex_);
   std::map<std::string, int64_t> runs;
-  for (const auto& [op, place] : uncounted_) {
-    if (place.runs_ > 0 && place.may_multiply_) runs[op] = place.runs_;
+  for (const auto& [op, tally] : uncounted_) {
+    if (tally.runs_ > 0 && tally.may_multiply_) runs[op] = tally.runs_;
   }
   return runs;
 }
 
-void FlopCounts::reset() {  // routines hold places, so none is removed
+void FlopCounts::reset() {  // routines hold tallies, so none is removed
   std::lock_guard lock(mutex_);
-  for (auto& [key, place] : places_) place.runs_ = place.flops_ = 0;
-  for (auto& [op, place] : uncounted_) place.runs_ = 0;
+  for (auto& [key, tally] : tallies_) tally.runs_ = tally.flops_ = 0;
+  for (auto& [op, tally] : uncounted_) tally.runs_ = 0;
   compiled_.reset();
 }
 
-FlopCounts::Place& FlopCounts::place(const std::string& op, const std::string& module_path, bool backward) {
+FlopCounts::Tally& FlopCounts::tally(const std::string& op, const std::string& module_path, bool backward) {
   std::lock_guard lock(mutex_);
-  return places_[{op, module_path, backward}];
+  return tallies_[{op, module_path, backward}];
 }
 
-FlopCounts::Place& FlopCounts::uncounted_place(const std::string& op, bool may_multiply) {
+FlopCounts::Tally& FlopCounts::uncounted_tally(const std::string& op, bool may_multiply) {
   std::lock_guard lock(mutex_);
-  Place& place = uncounted_[op];
-  if (may_multiply) place.may_multiply_ = true;
-  return place;
+  Tally& tally = uncounted_[op];
+  if (may_multiply) tally.may_multiply_ = true;
+  return tally;
 }
 
 }  // namespace amanda::tools

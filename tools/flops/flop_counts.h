@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -44,7 +43,7 @@ class FlopCounts {
   void reset();
 
   /// The runs of one operator type in one module.
-  class Place {
+  class Tally {
    public:
     /// Adds one run. On any thread.
     void add(int64_t flops) {
@@ -60,15 +59,15 @@ class FlopCounts {
     std::atomic<int64_t> runs_{0}, flops_{0};
     std::atomic<bool> may_multiply_{false};
   };
-  /// The place where runs of that type in that module are added up; valid as long as this object.
-  Place& place(const std::string& op, const std::string& module_path, bool backward);
-  /// The place where runs of a type without a formula are counted; valid as long as this object.
-  Place& uncounted_place(const std::string& op, bool may_multiply);
+  /// The tally of that type in that module; valid as long as this object.
+  Tally& tally(const std::string& op, const std::string& module_path, bool backward);
+  /// The tally of a type without a formula; valid as long as this object.
+  Tally& uncounted_tally(const std::string& op, bool may_multiply);
 
  private:
   mutable Mutex mutex_;  // of the maps
-  std::map<std::tuple<std::string, std::string, bool>, Place> places_;
-  std::map<std::string, Place> uncounted_;
+  std::map<std::tuple<std::string, std::string, bool>, Tally> tallies_;
+  std::map<std::string, Tally> uncounted_;
   CompiledOperators compiled_{
       "[flops] Flops leaves out operators of compiled functions, which show the outermost ones and not those that are "
       "counted"};

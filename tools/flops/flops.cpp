@@ -1,17 +1,15 @@
 #include "flops/flops.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 
+#include "amanda/base/leaked.h"
 #include "flops/counter.h"
 #include "flops/torch_operators.h"
 
@@ -55,10 +53,6 @@ struct Open {
   Mutex mutex;
   std::map<std::thread::id, std::vector<Flops*>> tools;
 
-  static Open& all() {
-    static auto* const open = new Open;
-    return *open;
-  }
   std::vector<Flops*> here() {
     const std::lock_guard lock(mutex);
     const auto found = tools.find(std::this_thread::get_id());
@@ -86,10 +80,10 @@ Flops::Flops(FlopsOptions options) : Tool("flops"), index_(next_index()) {
     if (op.ns == "tensorflow") return bilinear->list_uncounted(context);
     if (counts->compiled().leaves_out(context) || is_view(op)) return;
     const std::string name = op.ns + "::" + op.name;
-    FlopCounts::Place& place = counts->uncounted_place(name, !is_torch_namespace(op.ns) || is_composite(name));
+    FlopCounts::Tally& tally = counts->uncounted_tally(name, !is_torch_namespace(op.ns) || is_composite(name));
     context.insert_after_op(
-        [index, counts, &place](Values&) {
-          if (!std::exchange(FlopCounter::counted_inside(index), false)) place.add(0);
+        [index, counts, &tally](Values&) {
+          if (!std::exchange(FlopCounter::counted_inside(index), false)) tally.add(0);
         },
         {.outputs = Positions::none()});
   });
@@ -111,13 +105,13 @@ void Flops::list_custom_functions() {
 }
 
 void Flops::on_enter(Scope&) {
-  Open& open = Open::all();
+  Open& open = leaked<Open>();
   const std::lock_guard lock(open.mutex);
   open.tools[std::this_thread::get_id()].push_back(this);
 }
 
 void Flops::on_exit(Scope&, const std::exception_ptr&) {
-  Open& open = Open::all();
+  Open& open = leaked<Open>();
   const std::lock_guard lock(open.mutex);
   const auto here = open.tools.find(std::this_thread::get_id());
   if (here == open.tools.end()) return;
@@ -126,15 +120,15 @@ void Flops::on_exit(Scope&, const std::exception_ptr&) {
   if (here->second.empty()) open.tools.erase(here);
 }
 
-bool Flops::is_open() { return !Open::all().here().empty(); }
+bool Flops::is_open() { return !leaked<Open>().here().empty(); }
 
 void Flops::count_in_replacement(const std::string& kernel, const std::string& module_path, int64_t flops) {
-  std::vector<Flops*> open = Open::all().here();
+  std::vector<Flops*> open = leaked<Open>().here();
   std::sort(open.begin(), open.end());
   open.erase(std::unique(open.begin(), open.end()), open.end());  // a tool may be in several scopes
   for (Flops* tool : open) {
     if (!tool->counts(kernel, module_path)) continue;
-    tool->counts_->place(kernel, module_path, false).add(flops);
+    tool->counts_->tally(kernel, module_path, false).add(flops);
     FlopCounter::counted_inside(tool->index_) = true;
   }
 }

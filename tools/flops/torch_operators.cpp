@@ -1,9 +1,11 @@
 #include "flops/torch_operators.h"
 
+#include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <map>
-#include <set>
 #include <span>
+#include <sstream>
 #include <string_view>
 
 #include "flops/formulas.h"
@@ -167,8 +169,14 @@ Counted attention_heads_first(const SizedRun& run) {
 
 using Table = std::map<std::string, TorchOperator>;
 
-void add(Table& table, const std::string& ns, std::initializer_list<const char*> names, const TorchOperator& op) {
-  for (const char* name : names) table[ns + "::" + name] = op;
+void add(Table& table, const std::string& ns, const std::vector<std::string>& names, const TorchOperator& op) {
+  for (const std::string& name : names) table[ns + "::" + name] = op;
+}
+
+// The names in a text, between white space.
+std::vector<std::string> names_in(const char* text) {
+  std::istringstream names(text);
+  return {std::istream_iterator<std::string>(names), {}};
 }
 
 void add_products(Table& table) {
@@ -269,71 +277,28 @@ void add_attention(Table& table) {
 
 // Called by themselves. Autograd calls them inside backward operators, which are counted or listed themselves.
 void add_gradients(Table& table) {
-  add(table, "aten",
-      {"_convolution_double_backward",
-       "_cudnn_attention_backward",
-       "_cudnn_rnn_backward",
-       "_efficient_attention_backward",
-       "_flash_attention_backward",
-       "_scaled_dot_product_cudnn_attention_backward",
-       "_scaled_dot_product_efficient_attention_backward",
-       "_scaled_dot_product_flash_attention_backward",
-       "_scaled_dot_product_flash_attention_for_cpu_backward",
-       "_scaled_dot_product_fused_attention_overrideable_backward",
-       "_slow_conv2d_backward",
-       "_sparse_mm_reduce_impl_backward",
-       "conv_tbc_backward",
-       "convolution_backward_overrideable",
-       "linear_backward",
-       "lstm_mps_backward",
-       "matmul_backward",
-       "miopen_rnn_backward",
-       "mkldnn_linear_backward",
-       "mkldnn_linear_backward_input",
-       "mkldnn_linear_backward_weights",
-       "mkldnn_rnn_layer_backward",
-       "mps_convolution_backward",
-       "mps_convolution_transpose_backward"},
+  add(table, "aten", names_in(R"(
+      _convolution_double_backward _cudnn_attention_backward _cudnn_rnn_backward _efficient_attention_backward
+      _flash_attention_backward _scaled_dot_product_cudnn_attention_backward
+      _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention_backward
+      _scaled_dot_product_flash_attention_for_cpu_backward
+      _scaled_dot_product_fused_attention_overrideable_backward _slow_conv2d_backward
+      _sparse_mm_reduce_impl_backward conv_tbc_backward convolution_backward_overrideable linear_backward
+      lstm_mps_backward matmul_backward miopen_rnn_backward mkldnn_linear_backward mkldnn_linear_backward_input
+      mkldnn_linear_backward_weights mkldnn_rnn_layer_backward mps_convolution_backward
+      mps_convolution_transpose_backward)"),
       {});
 }
 
 // Solvers, factorizations and transforms, whose operations are not products of matrices or depend on the data.
 void add_algorithms(Table& table) {
-  add(table, "aten",
-      {"_cholesky_solve_helper",
-       "_cslt_sparse_mm_search",
-       "_fft_c2c",
-       "_fft_c2r",
-       "_fft_r2c",
-       "_linalg_det",
-       "_linalg_eigh",
-       "_linalg_eigvals",
-       "_linalg_slogdet",
-       "_linalg_solve_ex",
-       "_linalg_svd",
-       "_sparse_mm_reduce_impl",
-       "_sparse_sparse_matmul",
-       "_spsolve",
-       "addr",
-       "addr_",
-       "cholesky",
-       "cholesky_inverse",
-       "geqrf",
-       "linalg_cholesky_ex",
-       "linalg_eig",
-       "linalg_householder_product",
-       "linalg_inv_ex",
-       "linalg_ldl_factor_ex",
-       "linalg_ldl_solve",
-       "linalg_lstsq",
-       "linalg_lu",
-       "linalg_lu_factor_ex",
-       "linalg_lu_solve",
-       "linalg_qr",
-       "linalg_solve_triangular",
-       "ormqr",
-       "sparse_sampled_addmm",
-       "triangular_solve"},
+  add(table, "aten", names_in(R"(
+      _cholesky_solve_helper _cslt_sparse_mm_search _fft_c2c _fft_c2r _fft_r2c _linalg_det _linalg_eigh
+      _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd _sparse_mm_reduce_impl _sparse_sparse_matmul
+      _spsolve addr addr_ cholesky cholesky_inverse geqrf linalg_cholesky_ex linalg_eig
+      linalg_householder_product linalg_inv_ex linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq linalg_lu
+      linalg_lu_factor_ex linalg_lu_solve linalg_qr linalg_solve_triangular ormqr sparse_sampled_addmm
+      triangular_solve)"),
       {});
   add(table, "prims", {"fft_c2c", "fft_c2r", "fft_r2c", "svd"}, {});
   add(table, "symm_mem", {"_async_input_mm"}, {});
@@ -378,34 +343,11 @@ const std::vector<std::string>& operators_with_uncounted_gradients() {
 }
 
 bool is_torch_namespace(const std::string& ns) {
-  static const std::set<std::string> names = {"_c10d_functional",
-                                              "_c10d_functional_autograd",
-                                              "_dtensor",
-                                              "_native",
-                                              "_quantized",
-                                              "aten",
-                                              "c10d",
-                                              "c10d_functional",
-                                              "debug_mode_ops",
-                                              "debugprims",
-                                              "export",
-                                              "inductor",
-                                              "inductor_prims",
-                                              "mkl",
-                                              "mkldnn",
-                                              "mkldnn_prepacked",
-                                              "onednn",
-                                              "prim",
-                                              "prims",
-                                              "profiler",
-                                              "quantization",
-                                              "quantized",
-                                              "quantized_decomposed",
-                                              "rngprims",
-                                              "sparse",
-                                              "static_runtime",
-                                              "symm_mem"};
-  return names.contains(ns);
+  static const std::vector<std::string> names = names_in(R"(
+      _c10d_functional _c10d_functional_autograd _dtensor _native _quantized aten c10d c10d_functional
+      debug_mode_ops debugprims export inductor inductor_prims mkl mkldnn mkldnn_prepacked onednn prim prims
+      profiler quantization quantized quantized_decomposed rngprims sparse static_runtime symm_mem)");
+  return std::find(names.begin(), names.end(), ns) != names.end();
 }
 
 std::string node_of(const std::string& op) {

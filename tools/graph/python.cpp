@@ -1,6 +1,5 @@
 // The functions that GraphTracing calls in Python.
 #include <memory>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -49,7 +48,7 @@ void bind_storages(py::module_& m) {
           "-1.")
       .def("write", &Storages::write, py::arg("tensor"), py::arg("writer"), Unlocked())
       .def("make", &Storages::make, py::arg("tensor"), py::arg("maker"), py::arg("reads"), Unlocked())
-      .def("sizes", &Storages::sizes, Unlocked(), "For each storage, how many places and last writes are kept.")
+      .def("sizes", &Storages::sizes, Unlocked(), "For each storage, how many layouts and last writes are kept.")
       .def("reset", &Storages::reset, Unlocked());
 }
 

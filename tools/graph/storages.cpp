@@ -25,7 +25,7 @@ bool is_number(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->
 
 }  // namespace
 
-TensorPlace::TensorPlace(const at::Tensor& tensor)
+MemoryLayout::MemoryLayout(const at::Tensor& tensor)
     : offset(tensor.storage_offset()),
       dtype(tensor.scalar_type()),
       conjugate(tensor.is_conj()),
@@ -35,21 +35,21 @@ TensorPlace::TensorPlace(const at::Tensor& tensor)
   strides.assign(tensor.strides().begin(), tensor.strides().end());
 }
 
-bool TensorPlace::operator==(const at::Tensor& tensor) const {
+bool MemoryLayout::operator==(const at::Tensor& tensor) const {
   if (offset != tensor.storage_offset() || dtype != tensor.scalar_type()) return false;
   if (conjugate != tensor.is_conj() || negative != tensor.is_neg()) return false;
   if (tensor.is_nested()) return sizes.empty();
   return std::ranges::equal(sizes, tensor.sizes()) && std::ranges::equal(strides, tensor.strides());
 }
 
-std::pair<int64_t, int64_t> TensorPlace::range() const {
+std::pair<int64_t, int64_t> MemoryLayout::range() const {
   int64_t last = 0;
   for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
   const auto size = static_cast<int64_t>(c10::elementSize(dtype));
   return {offset * size, (offset + last + 1) * size};
 }
 
-bool TensorPlace::contains(const TensorPlace& other) const {
+bool MemoryLayout::contains(const MemoryLayout& other) const {
   const auto [begin, end] = range();
   const auto [other_begin, other_end] = other.range();
   auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
@@ -57,9 +57,9 @@ bool TensorPlace::contains(const TensorPlace& other) const {
   return bytes == end - begin && begin <= other_begin && other_end <= end;
 }
 
-/// The tensors at one place of a storage.
+/// The tensors with one layout in a storage.
 struct Storages::View {
-  TensorPlace place;
+  MemoryLayout layout;
   NodeNumber maker;                                         // returned the newest one, or overwrote all of them
   int64_t time;                                             // when
   int64_t used;                                             // last
@@ -79,9 +79,9 @@ struct Storages::Storage {
     writes.clear();
   }
 
-  template <class Place>
-  View* find(const Place& place) {
-    const auto at = std::find_if(views.rbegin(), views.rend(), [&](const View& view) { return view.place == place; });
+  template <class Layout>
+  View* find(const Layout& layout) {
+    const auto at = std::find_if(views.rbegin(), views.rend(), [&](const View& view) { return view.layout == layout; });
     return at == views.rend() ? nullptr : &*at;
   }
 
@@ -98,7 +98,7 @@ struct Storages::Storage {
   c10::SmallVector<View, 1> views;
   struct Write {
     NodeNumber writer;
-    TensorPlace place;
+    MemoryLayout layout;
     int64_t time;
   };
   std::vector<Write> writes;  // the last one of each operator
@@ -109,8 +109,8 @@ struct Storages::Seen {
   const void* address;
   c10::StorageImpl* memory;  // only compared, and looked up
   NodeNumber maker;
-  size_t view = 0;                   // its index in the storage
-  std::optional<TensorPlace> place;  // where it is, if that is not known there
+  size_t view = 0;                     // its index in the storage
+  std::optional<MemoryLayout> layout;  // where it is, if that is not known there
 };
 
 /// The operator that runs on this thread. A tool sees no other inside it.
@@ -189,7 +189,7 @@ bool Storages::look_up(const at::Tensor& tensor, const Slot& slot, ThisRun& run)
     view->used = clock_++;
     seen.view = static_cast<size_t>(view - storage->views.begin());
   } else {
-    seen.place.emplace(tensor);
+    seen.layout.emplace(tensor);
   }
   return true;
 }
@@ -232,8 +232,8 @@ Storages::Reads Storages::reads_of(const ThisRun& run, const c10::StorageImpl* m
     const auto at = storages_.find(seen.memory);
     if (at == storages_.end()) continue;  // a reset
     const auto& views = at->second->views;
-    if (!seen.place && seen.view >= views.size()) continue;
-    reads.push_back({seen.address, at->second, seen.place ? *seen.place : views[seen.view].place, seen.maker});
+    if (!seen.layout && seen.view >= views.size()) continue;
+    reads.push_back({seen.address, at->second, seen.layout ? *seen.layout : views[seen.view].layout, seen.maker});
   }
   return reads;
 }
@@ -241,17 +241,17 @@ Storages::Reads Storages::reads_of(const ThisRun& run, const c10::StorageImpl* m
 Storages::Reads Storages::declined_reads() { return std::exchange(declined, {}); }
 
 // Calls `fn` for the edge of a tensor that is read, and for the writes to its memory that came after it was made.
-template <class Where, class Fn>
-bool Storages::each_edge(const Storage& storage, const View* view, const Where& where, GraphEdge edge,
+template <class Layout, class Fn>
+bool Storages::each_edge(const Storage& storage, const View* view, const Layout& layout, GraphEdge edge,
                          const Fn& fn) const {
   const NodeNumber outside = view ? view->outside : kNoNode;
   if (outside != kNoNode && edges_.contains({outside, edge.consumer, edge.position})) return true;
   if (!fn(edge)) return false;
   if (storage.writes.empty()) return true;
   const int64_t made = view ? view->time : -1;
-  const TensorPlace place(where);
+  const MemoryLayout read(layout);
   for (const auto& [writer, written, time] : storage.writes) {
-    if (time <= made || (!written.contains(place) && !place.contains(written))) continue;
+    if (time <= made || (!written.contains(read) && !read.contains(written))) continue;
     if (!fn(GraphEdge{writer, edge.consumer, edge.position})) return false;
   }
   return true;
@@ -265,45 +265,45 @@ void Storages::add_node(NodeNumber node) {
 }
 
 bool Storages::is_new_outside(const at::Tensor& tensor) {
-  const TensorPlace place(tensor);  // sizes may be those of a class in Python
+  const MemoryLayout layout(tensor);  // sizes may be those of a class in Python
   std::lock_guard lock(mutex_);
   const std::shared_ptr<Storage>& storage = find_or_add(tensor);
-  return storage->maker == kNoNode && !storage->find(place);
+  return storage->maker == kNoNode && !storage->find(layout);
 }
 
 std::pair<Storages::Read, std::vector<GraphEdge>> Storages::read(const at::Tensor& tensor, const Slot& slot,
                                                                  NodeNumber outside) {
   const auto& [consumer, position, member] = slot;
-  TensorPlace place(tensor);
+  MemoryLayout layout(tensor);
   std::lock_guard lock(mutex_);
   std::shared_ptr<Storage> storage = find_or_add(tensor);
-  View* view = storage->find(place);
+  View* view = storage->find(layout);
   if (!view && storage->maker == kNoNode && outside != kNoNode) {
-    view = &put(*storage, place, outside);
+    view = &put(*storage, layout, outside);
     view->outside = outside_[slot] = outside;
   }
   if (view) view->used = clock_++;
   const void* address = tensor.unsafeGetTensorImpl();
   std::vector<GraphEdge> added;
   const NodeNumber maker = storage->maker_of(view, address);
-  each_edge(*storage, view, place, {maker, consumer, position}, [&](const GraphEdge& edge) {
+  each_edge(*storage, view, layout, {maker, consumer, position}, [&](const GraphEdge& edge) {
     if (edge.producer != kNoNode) added.push_back(edge);
     return true;
   });
   edges_.insert(added.begin(), added.end());
-  return {{address, std::move(storage), std::move(place), maker}, std::move(added)};
+  return {{address, std::move(storage), std::move(layout), maker}, std::move(added)};
 }
 
 void Storages::write(const at::Tensor& tensor, NodeNumber writer) {
-  const TensorPlace place(tensor);
+  const MemoryLayout layout(tensor);
   std::lock_guard lock(mutex_);
-  write_here(tensor, place, writer);
+  write_here(tensor, layout, writer);
 }
 
 void Storages::make(const at::Tensor& tensor, NodeNumber maker, const Reads& reads) {
-  const TensorPlace place(tensor);
+  const MemoryLayout layout(tensor);
   std::lock_guard lock(mutex_);
-  make_here(tensor, place, maker, reads);
+  make_here(tensor, layout, maker, reads);
 }
 
 Storages::Storage* Storages::find(const at::Tensor& tensor) const {
@@ -345,10 +345,10 @@ void Storages::drop_dead() {
   }
 }
 
-template <class Where>
-Storages::View& Storages::put(Storage& storage, const Where& where, NodeNumber maker) {
+template <class Layout>
+Storages::View& Storages::put(Storage& storage, const Layout& layout, NodeNumber maker) {
   const int64_t now = clock_++;
-  if (View* known = storage.find(where)) {
+  if (View* known = storage.find(layout)) {
     known->maker = maker;
     known->time = known->used = now;
     known->older.clear();
@@ -358,29 +358,29 @@ Storages::View& Storages::put(Storage& storage, const Where& where, NodeNumber m
     const auto oldest = std::min_element(storage.views.begin(), storage.views.end(),
                                          [](const View& a, const View& b) { return a.used < b.used; });
     if (oldest->maker != oldest->outside) storage.maker = oldest->maker;
-    *oldest = {TensorPlace(where), maker, now, now};
+    *oldest = {MemoryLayout(layout), maker, now, now};
     return *oldest;
   }
-  return storage.views.emplace_back(View{TensorPlace(where), maker, now, now});
+  return storage.views.emplace_back(View{MemoryLayout(layout), maker, now, now});
 }
 
-template <class Where>
-void Storages::write_here(const at::Tensor& tensor, const Where& where, NodeNumber writer) {
+template <class Layout>
+void Storages::write_here(const at::Tensor& tensor, const Layout& layout, NodeNumber writer) {
   Storage& storage = *find_or_add(tensor);
-  const View& view = put(storage, where, writer);
+  const View& view = put(storage, layout, writer);
   std::erase_if(storage.writes, [&](const Storage::Write& write) { return write.writer == writer; });
-  storage.writes.push_back({writer, view.place, view.time});
+  storage.writes.push_back({writer, view.layout, view.time});
 }
 
-template <class Where>
-void Storages::make_here(const at::Tensor& tensor, const Where& where, NodeNumber maker, const Reads& reads) {
+template <class Layout>
+void Storages::make_here(const at::Tensor& tensor, const Layout& layout, NodeNumber maker, const Reads& reads) {
   const std::shared_ptr<Storage>& storage = find_or_add(tensor);
   const void* address = tensor.unsafeGetTensorImpl();
   if (storage->views.empty()) storage->maker = maker;
-  View& view = put(*storage, where, maker);
+  View& view = put(*storage, layout, maker);
   for (const Read& read : reads) {
     if (read.storage != storage || read.maker == kNoNode || read.address == address) continue;
-    if (!(read.place == view.place)) continue;
+    if (!(read.layout == view.layout)) continue;
     const auto at = std::find_if(view.older.begin(), view.older.end(),
                                  [&](const auto& older) { return older.first == read.address; });
     if (at == view.older.end()) {

@@ -8,8 +8,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
@@ -24,14 +22,14 @@ namespace amanda::tools::pytorch {
 // NOTE: [recognising a tensor]
 // A routine receives a result through another Python object than the one its consumer will hold, so Python identity
 // cannot be used. Neither a strong nor a weak reference to a tensor may be kept: a strong one keeps its memory alive, a
-// weak one breaks torch.utils.swap_tensors. Result and operand share the storage and the place in it (`TensorPlace`).
+// weak one breaks torch.utils.swap_tensors. Result and operand share the storage and the layout in it (`MemoryLayout`).
 //
 // A storage is identified by its address, and we hold a weak reference to it (to the storage, which swap_tensors
 // ignores). Its memory is freed with its last tensor as usual, but the small object at that address stays until the
 // weak reference is released. So an address in our table cannot belong to a newer storage, and no tensor inherits the
 // producers of a freed one.
 //
-// Several live tensors may share one place: x and x.detach(). The newest is the one that was made last. The others are
+// Several live tensors may have one layout: x and x.detach(). The newest is the one that was made last. The others are
 // distinguished by the addresses that they had as operands of the operator that made it (`View::older`), when they and
 // the new tensor were all alive.
 
@@ -41,12 +39,12 @@ using NodeNumber = int64_t;
 inline constexpr NodeNumber kNoNode = -1;
 
 /// Where a tensor's elements are in its storage, and how they are read.
-struct TensorPlace {
-  explicit TensorPlace(const at::Tensor& tensor);
-  bool operator==(const TensorPlace& other) const = default;
-  bool operator==(const at::Tensor& tensor) const;  // the same as with its place
+struct MemoryLayout {
+  explicit MemoryLayout(const at::Tensor& tensor);
+  bool operator==(const MemoryLayout& other) const = default;
+  bool operator==(const at::Tensor& tensor) const;  // the same as with its layout
   /// True only if certain: this tensor fills its byte range without gaps, and the other's range is inside it.
-  bool contains(const TensorPlace& other) const;
+  bool contains(const MemoryLayout& other) const;
   std::pair<int64_t, int64_t> range() const;  // in bytes
 
   int64_t offset;
@@ -65,8 +63,8 @@ struct GraphEdge {
 /// The live storages, and which operators made the tensors in them. May be used on any thread.
 class Storages {
  public:
-  /// `max_views`: places kept per storage. Tensors at an evicted place count as made by the maker of the place evicted
-  /// last.
+  /// `max_views`: layouts kept per storage. Tensors at an evicted place count as made by the maker of the layout
+  /// evicted last.
   explicit Storages(size_t max_views);
 
   struct Storage;
@@ -74,7 +72,7 @@ class Storages {
   struct Read {
     const void* address;
     std::shared_ptr<Storage> storage;
-    TensorPlace place;
+    MemoryLayout layout;
     NodeNumber maker;
   };
   using Reads = std::vector<Read>;
@@ -108,7 +106,7 @@ class Storages {
   void write(const at::Tensor& tensor, NodeNumber writer);
   /// `maker`, which consumed `reads`, returned the tensor.
   void make(const at::Tensor& tensor, NodeNumber maker, const Reads& reads);
-  /// For each storage, the number of kept places and the number of kept last writes.
+  /// For each storage, the number of kept layouts and the number of kept last writes.
   std::vector<std::pair<size_t, size_t>> sizes() const;
   void reset();
 
@@ -124,19 +122,19 @@ class Storages {
   Storage* find(const at::Tensor& tensor) const;  // null if it is not known
   const std::shared_ptr<Storage>& find_or_add(const at::Tensor& tensor);
   void drop_dead();
-  // `Where`: a TensorPlace; or a tensor, if its sizes can be read without Python.
-  template <class Where>
-  View& put(Storage& storage, const Where& where, NodeNumber maker);
+  // `Layout`: a MemoryLayout; or a tensor, if its sizes can be read without Python.
+  template <class Layout>
+  View& put(Storage& storage, const Layout& layout, NodeNumber maker);
   bool look_up(const at::Tensor& tensor, const Slot& slot, ThisRun& run);
   Reads reads_of(const ThisRun& run, const c10::StorageImpl* memory = nullptr) const;  // null for all memory
   /// Calls `fn` with `edge` from the tensor's maker and with the edges from later writers, known or not, until it
   /// returns false.
-  template <class Where, class Fn>
-  bool each_edge(const Storage& storage, const View* view, const Where& where, GraphEdge edge, const Fn& fn) const;
-  template <class Where>
-  void write_here(const at::Tensor& tensor, const Where& where, NodeNumber writer);
-  template <class Where>
-  void make_here(const at::Tensor& tensor, const Where& where, NodeNumber maker, const Reads& reads);
+  template <class Layout, class Fn>
+  bool each_edge(const Storage& storage, const View* view, const Layout& layout, GraphEdge edge, const Fn& fn) const;
+  template <class Layout>
+  void write_here(const at::Tensor& tensor, const Layout& layout, NodeNumber writer);
+  template <class Layout>
+  void make_here(const at::Tensor& tensor, const Layout& layout, NodeNumber maker, const Reads& reads);
 
   const uint64_t serial_;  // of this process
   const size_t max_views_;

@@ -128,22 +128,22 @@ std::vector<Block> DeviceMemory::peak() const {
 }
 
 void Timeline::add(int64_t ns, int64_t bytes) {
-  if (!points_.empty() && ns - points_.back().ns < span_ns_) {
-    points_.back().bytes = std::max(points_.back().bytes, bytes);
+  if (!samples_.empty() && ns - samples_.back().ns < span_ns_) {
+    samples_.back().bytes = std::max(samples_.back().bytes, bytes);
     return;
   }
-  points_.push_back({ns, bytes});
-  if (points_.size() < kPoints) return;
+  samples_.push_back({ns, bytes});
+  if (samples_.size() < kSamples) return;
   span_ns_ *= 2;
-  std::vector<Point> fewer;
-  for (const Point& point : points_) {
-    if (!fewer.empty() && point.ns - fewer.back().ns < span_ns_) {
-      fewer.back().bytes = std::max(fewer.back().bytes, point.bytes);
+  std::vector<Sample> fewer;
+  for (const Sample& sample : samples_) {
+    if (!fewer.empty() && sample.ns - fewer.back().ns < span_ns_) {
+      fewer.back().bytes = std::max(fewer.back().bytes, sample.bytes);
     } else {
-      fewer.push_back(point);
+      fewer.push_back(sample);
     }
   }
-  points_ = std::move(fewer);
+  samples_ = std::move(fewer);
 }
 
 // ---- the recorder ---------------------------------------------------------------------------------------------------
@@ -275,22 +275,10 @@ void bind_memory(pybind11::module_& m) {
       .def("unlisten", &MemoryRecorder::unlisten)
       .def("listeners", &MemoryRecorder::listeners, Unlocked(), "On how many threads it listens.")
       .def_static(
-          "enter",
-          [](Site site) {
-            return python::capsule_of([site](Values&) {
-              MemoryRecorder::enter(site);
-              return true;
-            });
-          },
+          "enter", [](Site site) { return python::capsule_of([site](Values&) { MemoryRecorder::enter(site); }); },
           py::arg("site"), "A routine for `_core.NativeRoutine`, before an operator.")
       .def_static(
-          "leave",
-          [](Site site) {
-            return python::capsule_of([site](Values&) {
-              MemoryRecorder::leave(site);
-              return true;
-            });
-          },
+          "leave", [](Site site) { return python::capsule_of([site](Values&) { MemoryRecorder::leave(site); }); },
           py::arg("site"), "The routine after it.")
       .def_static("running", &MemoryRecorder::running,
                   "The operator that runs on this thread, or that an exception has left; -1: none.")
@@ -332,13 +320,13 @@ void bind_memory(pybind11::module_& m) {
           "timeline",
           [name_of](const MemoryRecorder& recorder, const std::string& name) {
             return recorder.with_devices([&](const MemoryRecorder::Devices& devices) {
-              std::vector<std::pair<int64_t, int64_t>> points;
+              std::vector<std::pair<int64_t, int64_t>> samples;
               for (const auto& [key, device] : devices) {
                 if (name_of(key) != name) continue;
-                for (const Timeline::Point& point : device.timeline.points())
-                  points.emplace_back(point.ns, point.bytes);
+                for (const Timeline::Sample& sample : device.timeline.samples())
+                  samples.emplace_back(sample.ns, sample.bytes);
               }
-              return points;
+              return samples;
             });
           },
           py::arg("device"), Unlocked(), "Time in nanoseconds, and bytes.")

@@ -60,19 +60,19 @@ class DeviceMemory {
   std::vector<Block> gone_since_;  // of the peak
 };
 
-/// The bytes that were alive over time, as at most `kPoints` points: each is the maximum of a span of time.
+/// The bytes that were alive over time, as at most `kSamples` samples: each is the maximum of a span of time.
 class Timeline {
  public:
-  static constexpr size_t kPoints = 4096;
-  struct Point {
+  static constexpr size_t kSamples = 4096;
+  struct Sample {
     int64_t ns;
     int64_t bytes;
   };
   void add(int64_t ns, int64_t bytes);
-  const std::vector<Point>& points() const { return points_; }
+  const std::vector<Sample>& samples() const { return samples_; }
 
  private:
-  std::vector<Point> points_;
+  std::vector<Sample> samples_;
   int64_t span_ns_ = 1000;
 };
 

@@ -11,15 +11,13 @@
 #include "torch_bindings.h"
 #include "values/blocks.h"
 #include "values/tensors.h"
-
-// As in elements.cpp, the loops are such that a compiler vectorizes them.
-#if defined(__x86_64__) && defined(__GNUC__)
-#define AMANDA_WIDE_BITS __attribute__((target("avx2")))
-#endif
+#include "values/wide.h"
 
 namespace amanda::tools::pytorch {
 namespace {
 
+// As in elements.cpp, the loops are such that a compiler vectorizes them.
+//
 // The bits of a NaN without its sign are an integer above those of infinity.
 template <class Bits>
 [[gnu::always_inline]] inline bool above(const Bits* bits, int64_t count, Bits limit) {
@@ -44,35 +42,13 @@ template <class Bits>
   return found != 0 || last != last;
 }
 
-#ifdef AMANDA_WIDE_BITS
-AMANDA_WIDE_BITS bool above_wide(const uint16_t* b, int64_t count, uint16_t limit) { return above(b, count, limit); }
-AMANDA_WIDE_BITS bool above_wide(const uint32_t* b, int64_t count, uint32_t limit) { return above(b, count, limit); }
-AMANDA_WIDE_BITS bool above_wide(const uint64_t* b, int64_t count, uint64_t limit) { return above(b, count, limit); }
-AMANDA_WIDE_BITS bool unordered_wide(const float* e, int64_t count) { return unordered(e, count); }
-const bool has_wide_bits = __builtin_cpu_supports("avx2");
-
-template <class Bits>
-bool run_above(const Bits* bits, int64_t count, Bits limit) {
-  return has_wide_bits ? above_wide(bits, count, limit) : above(bits, count, limit);
-}
-bool run_unordered(const float* elements, int64_t count) {
-  return has_wide_bits ? unordered_wide(elements, count) : unordered(elements, count);
-}
-#else
-template <class Bits>
-bool run_above(const Bits* bits, int64_t count, Bits limit) {
-  return above(bits, count, limit);
-}
-bool run_unordered(const float* elements, int64_t count) { return unordered(elements, count); }
-#endif
-
 /// `T`: `parts` numbers of the same kind; `infinity`: the bits of one.
 template <class T, class Bits>
 bool any_above(const at::Tensor& tensor, Bits infinity, bool inf) {
   constexpr auto kParts = static_cast<int64_t>(sizeof(T) / sizeof(Bits));
   const auto limit = static_cast<Bits>(infinity - (inf ? 1 : 0));
   return any_run<T>(tensor, [&](const T* elements, int64_t count) {
-    return run_above(reinterpret_cast<const Bits*>(elements), count * kParts, limit);
+    return wide<above<Bits>>(reinterpret_cast<const Bits*>(elements), count * kParts, limit);
   });
 }
 
@@ -80,7 +56,7 @@ bool any_above(const at::Tensor& tensor, Bits infinity, bool inf) {
 template <class T>
 bool any_nan(const at::Tensor& tensor) {
   return any_run<T>(tensor, [](const T* elements, int64_t count) {
-    return run_unordered(reinterpret_cast<const float*>(elements), count * int64_t(sizeof(T) / sizeof(float)));
+    return wide<unordered>(reinterpret_cast<const float*>(elements), count * int64_t(sizeof(T) / sizeof(float)));
   });
 }
 

@@ -17,21 +17,12 @@ void bind_profile(py::module_& m) {
   py::class_<ProfileRecorder, std::shared_ptr<ProfileRecorder>>(m, "ProfileRecorder", "What a Profile has measured.")
       .def(py::init<int64_t, int64_t>(), py::arg("max_events"), py::arg("skip"))
       .def_static(
-          "start",
-          [] {
-            return capsule_of([](Values& values) {
-              ProfileRecorder::start(values);
-              return true;
-            });
-          },
+          "start", [] { return capsule_of(&ProfileRecorder::start); },
           "A routine for `_core.NativeRoutine`, before an operator.")
       .def(
           "start_nested",
           [](const std::shared_ptr<ProfileRecorder>& recorder) {
-            return capsule_of([recorder](Values& values) {
-              recorder->start_nested(values);
-              return true;
-            });
+            return capsule_of([recorder](Values& values) { recorder->start_nested(values); });
           },
           "The same where measured operators run inside others: rows then exclude the inner ones.")
       .def(

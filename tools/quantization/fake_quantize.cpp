@@ -19,14 +19,10 @@
 #include <utility>
 
 #include "values/tensors.h"
+#include "values/wide.h"
 
 namespace amanda::tools::pytorch {
 namespace {
-
-// As in elements.cpp, the loop is such that a compiler vectorizes it.
-#if defined(__x86_64__) && defined(__GNUC__)
-#define AMANDA_WIDE_ROUNDING __attribute__((target("avx2")))
-#endif
 
 // To the quotients below it, 1.5 * 2^23 is added, and they are whole numbers. Sums with zero points stay exact.
 constexpr float kLargest = 1 << 21;
@@ -38,7 +34,7 @@ struct Grid {
   float scale, zero_point, low, high;
 };
 
-// Returns false if an element is NaN, or too large for this.
+// Returns false if an element is NaN, or too large for this. As in elements.cpp, a compiler vectorizes the loop.
 template <bool kMask>
 [[gnu::always_inline]] inline bool round_run(const float* in, float* out, bool* mask, int64_t count, const Grid& grid) {
   const float inverse = 1.0F / grid.scale, scale = grid.scale, zero = grid.zero_point, low = grid.low, high = grid.high;
@@ -55,23 +51,8 @@ template <bool kMask>
   return outside == 0;
 }
 
-#ifdef AMANDA_WIDE_ROUNDING
-AMANDA_WIDE_ROUNDING bool round_masked_wide(const float* in, float* out, bool* mask, int64_t n, const Grid& grid) {
-  return round_run<true>(in, out, mask, n, grid);
-}
-AMANDA_WIDE_ROUNDING bool round_wide(const float* in, float* out, int64_t n, const Grid& grid) {
-  return round_run<false>(in, out, nullptr, n, grid);
-}
-const bool has_wide_rounding = __builtin_cpu_supports("avx2");
-#endif
-
 bool round(const float* in, float* out, bool* mask, int64_t count, const Grid& grid) {
-#ifdef AMANDA_WIDE_ROUNDING
-  if (has_wide_rounding) {
-    return mask ? round_masked_wide(in, out, mask, count, grid) : round_wide(in, out, count, grid);
-  }
-#endif
-  return mask ? round_run<true>(in, out, mask, count, grid) : round_run<false>(in, out, nullptr, count, grid);
+  return mask ? wide<round_run<true>>(in, out, mask, count, grid) : wide<round_run<false>>(in, out, mask, count, grid);
 }
 
 struct Rounded {

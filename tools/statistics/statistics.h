@@ -1,7 +1,6 @@
 // The findings of OpStatistics about the operators that PyTorch ran eagerly.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 

@@ -9,15 +9,12 @@
 #include <cmath>
 
 #include "values/blocks.h"
-
-// The loops below are written in lanes, so that a compiler vectorizes them without reordering sums by itself.
-#if defined(__x86_64__) && defined(__GNUC__)
-#define AMANDA_WIDE __attribute__((target("avx2")))
-#endif
+#include "values/wide.h"
 
 namespace amanda::tools::pytorch {
 namespace {
 
+// The loops below are written in lanes, so that a compiler vectorizes them without reordering sums by itself.
 constexpr int kLanes = 8;
 
 template <class T>
@@ -102,32 +99,6 @@ template <class T>
   return sum(squares);
 }
 
-#ifdef AMANDA_WIDE
-AMANDA_WIDE Summary summary_wide(const float* e, int64_t count) { return summary_in_lanes(e, count); }
-AMANDA_WIDE Summary summary_wide(const double* e, int64_t count) { return summary_in_lanes(e, count); }
-AMANDA_WIDE double squares_wide(const float* e, int64_t count) { return squares_in_lanes(e, count); }
-AMANDA_WIDE double squares_wide(const double* e, int64_t count) { return squares_in_lanes(e, count); }
-const bool is_wide = __builtin_cpu_supports("avx2");
-
-template <class T>
-Summary block_summary(const T* elements, int64_t count) {
-  return is_wide ? summary_wide(elements, count) : summary_in_lanes(elements, count);
-}
-template <class T>
-double block_squares(const T* elements, int64_t count) {
-  return is_wide ? squares_wide(elements, count) : squares_in_lanes(elements, count);
-}
-#else
-template <class T>
-Summary block_summary(const T* elements, int64_t count) {
-  return summary_in_lanes(elements, count);
-}
-template <class T>
-double block_squares(const T* elements, int64_t count) {
-  return squares_in_lanes(elements, count);
-}
-#endif
-
 // Calls `fn` with blocks of float, of types that have no arithmetic of their own.
 template <class T, class Fn>
 void each_block_as_float(const at::Tensor& tensor, const Fn& fn) {
@@ -181,7 +152,7 @@ template <class T>
 double complex_squares(const at::Tensor& tensor) {
   double squares = 0;
   each_block<c10::complex<T>>(tensor, [&](const c10::complex<T>* elements, int64_t count) {
-    squares += block_squares(reinterpret_cast<const T*>(elements), 2 * count);
+    squares += wide<squares_in_lanes<T>>(reinterpret_cast<const T*>(elements), 2 * count);
   });
   return squares;
 }
@@ -204,7 +175,9 @@ std::optional<double> squares_of(const at::Tensor& tensor) {
     default: break;
   }
   double squares = 0;
-  const auto add = [&](const auto* elements, int64_t count) { squares += block_squares(elements, count); };
+  const auto add = [&]<class T>(const T* elements, int64_t count) {
+    squares += wide<squares_in_lanes<T>>(elements, count);
+  };
   return each_floating_block(tensor, add) ? std::optional(squares) : std::nullopt;
 }
 
@@ -235,8 +208,9 @@ void Summary::merge(const Summary& other) {
 
 std::optional<Summary> summary_of(const at::Tensor& tensor) {
   Summary summary;
-  const bool is_floating = each_floating_block(
-      tensor, [&](const auto* elements, int64_t count) { summary.merge(block_summary(elements, count)); });
+  const bool is_floating = each_floating_block(tensor, [&]<class T>(const T* elements, int64_t count) {
+    summary.merge(wide<summary_in_lanes<T>>(elements, count));
+  });
   summary.elements = tensor.numel();
   if (is_floating) return summary;
   const std::optional<int64_t> zeros = zeros_of(tensor);

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <utility>
 #include <vector>
 
 #include "amanda/base/mutex.h"

@@ -231,7 +231,6 @@ void bind_unwritten(pybind11::module_& m) {
         return true;
       });
     }
-    return true;
   };
   py::class_<UnwrittenMemory, Held>(m, "UnwrittenMemory", "Which memory has no values yet.")
       .def(py::init<>())
@@ -239,8 +238,8 @@ void bind_unwritten(pybind11::module_& m) {
           "allocating",
           [each_output](const Held& memory, OpId by) {
             return python::capsule_of([=](Values& values) {
-              if (is_filled_by_caller()) return true;
-              return each_output(values, [&](const at::Tensor& tensor) { memory->allocate(tensor, by); });
+              if (is_filled_by_caller()) return;
+              each_output(values, [&](const at::Tensor& tensor) { memory->allocate(tensor, by); });
             });
           },
           py::arg("op_id"), "A routine for `_core.NativeRoutine`, after an operator, with its results.")
@@ -248,7 +247,7 @@ void bind_unwritten(pybind11::module_& m) {
           "growing",
           [each_output](const Held& memory, OpId by) {
             return python::capsule_of([=](Values& values) {
-              return each_output(values, [&](const at::Tensor& tensor) { memory->grow(tensor, by); });
+              each_output(values, [&](const at::Tensor& tensor) { memory->grow(tensor, by); });
             });
           },
           py::arg("op_id"), "Before an operator, with the inputs that it will make larger.")
@@ -256,14 +255,13 @@ void bind_unwritten(pybind11::module_& m) {
           "writing",
           [](const Held& memory, std::vector<size_t> inputs) {
             return python::capsule_of([memory, inputs = std::move(inputs)](Values& values) {
-              if (memory->is_empty()) return true;
+              if (memory->is_empty()) return;
               for (const size_t position : inputs) {
                 each_tensor(operand(values.call(), Side::kInputs, position), [&](const at::Tensor& tensor) {
                   memory->write(tensor);
                   return true;
                 });
               }
-              return true;
             });
           },
           py::arg("inputs"), "After an operator that is shown the inputs that it has written.")
@@ -287,14 +285,13 @@ void bind_unwritten(pybind11::module_& m) {
           "copying",
           [](const Held& memory, size_t from, std::optional<size_t> into) {
             return python::capsule_of([=](Values& values) {
-              if (memory->is_empty()) return true;
+              if (memory->is_empty()) return;
               const c10::IValue& source = operand(values.call(), Side::kInputs, from);
               const c10::IValue& result =
                   into ? operand(values.call(), Side::kInputs, *into) : operand(values.call(), Side::kOutputs, 0);
               if (source.isTensor() && result.isTensor() && source.toTensor().defined()) {
                 memory->copy(source.toTensor(), result.toTensor());
               }
-              return true;
             });
           },
           py::arg("source"), py::arg("into"),

@@ -7,11 +7,8 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
-#include <utility>
-#include <vector>
 
 #include "amanda/action.h"
 #include "amanda/base/mutex.h"

@@ -2,7 +2,6 @@
 #include <pybind11/stl.h>
 
 #include <memory>
-#include <optional>
 
 #include "amanda/reference/call.h"
 #include "amanda/reference/gradient.h"

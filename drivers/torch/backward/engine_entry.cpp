@@ -21,12 +21,10 @@ namespace {
 using AutogradEngine = torch::autograd::Engine;
 using torch::autograd::variable_list;
 
-class OperatorsLeftAlone {
+class OperatorsLeftAlone : NoCopy {
  public:
   OperatorsLeftAlone() : were_caught_(catch_operators(false)) {}
   ~OperatorsLeftAlone() { catch_operators(were_caught_); }
-  OperatorsLeftAlone(const OperatorsLeftAlone&) = delete;
-  OperatorsLeftAlone& operator=(const OperatorsLeftAlone&) = delete;
 
  private:
   const bool were_caught_;

@@ -1,7 +1,6 @@
 // A forward operator's operands, for the analyses of its backward operators.
 #pragma once
 
-#include <memory>
 #include <variant>
 #include <vector>
 

@@ -18,7 +18,6 @@
 #include "base/python_hooks.h"
 #include "coverage/coverage_counter.h"
 #include "thread/engine_threads.h"
-#include "thread/guards.h"
 #include "thread/keys.h"
 
 namespace amanda::pytorch {

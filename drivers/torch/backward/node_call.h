@@ -42,13 +42,11 @@ struct Ownership {
 /// dtypes.
 variable_list run_node(Node& node, variable_list&& grad_outputs);
 
-class NodeCall final : public OpCall {
+class NodeCall final : public OpCall, NoCopy {
  public:
   NodeCall(Node& node, const NodeType& type, const Ownership& owner) : node_(node), type_(type), owner_(owner) {}
   NodeCall(Node& node, const NodeType& type, const Ownership& owner, variable_list&& grad_outputs)
       : node_(node), type_(type), owner_(owner), grad_outputs_(std::move(grad_outputs)) {}
-  NodeCall(const NodeCall&) = delete;
-  NodeCall& operator=(const NodeCall&) = delete;
 
   Backend& backend() const override;
   OpType type() const override { return type_.type; }
@@ -106,12 +104,10 @@ class NodeCall final : public OpCall {
   variable_list call_original(variable_list grad_outputs);
 
   /// While it exists, current() finds the call.
-  class Active {
+  class Active : NoCopy {
    public:
     explicit Active(NodeCall& call);
     ~Active();
-    Active(const Active&) = delete;
-    Active& operator=(const Active&) = delete;
 
    private:
     friend class NodeCall;

@@ -2,7 +2,6 @@
 
 #include <link.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <mutex>

@@ -14,7 +14,7 @@
 namespace amanda::pytorch {
 
 /// One node's record. It is part of a hook, and destroyed with the node.
-class NodeRecord {
+class NodeRecord : NoCopy {
  public:
   using Owners = c10::SmallVector<Ownership, 1>;
 
@@ -23,8 +23,6 @@ class NodeRecord {
   explicit NodeRecord(const ThreadCalls& here, First&&... first) : maker_(&here) {
     owners_.emplace_back(Ownership{std::forward<First>(first)...});
   }
-  NodeRecord(const NodeRecord&) = delete;
-  NodeRecord& operator=(const NodeRecord&) = delete;
 
   /// Returns false if the tools that saw this owner already see the node, through another owner.
   bool add(Ownership owner);

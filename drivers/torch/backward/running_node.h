@@ -20,11 +20,9 @@ namespace amanda::pytorch {
 
 /// Tools of outer operators are around those of inner ones, as in the forward pass. The node that an owner's
 /// replacement wraps, with its inner owners, runs only if the replacement runs it.
-class RunningNode : public Pooled<RunningNode> {
+class RunningNode : public Pooled<RunningNode>, NoCopy {
  public:
   RunningNode(CurrentScopes scopes, Node& node, const NodeType& type, const NodeRecord& record);
-  RunningNode(const RunningNode&) = delete;
-  RunningNode& operator=(const RunningNode&) = delete;
 
   variable_list begin(variable_list grad_outputs);
   bool is_replaced() const { return replaced_; }

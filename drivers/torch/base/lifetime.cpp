@@ -11,8 +11,7 @@ namespace amanda::pytorch {
 
 using torch::autograd::ForwardGrad;
 
-// ---- Lifetime
-// --------------------------------------------------------------------------------------------------------
+// ---- Lifetime ------------------------------------------------------------------------------------------------------
 
 // The deleter of the tensor's pointer to `record`.
 struct Lifetime::End {
@@ -54,8 +53,7 @@ bool Lifetime::over() const {
   return !tensor_;
 }
 
-// ---- WeakTensor
-// ------------------------------------------------------------------------------------------------------
+// ---- WeakTensor ----------------------------------------------------------------------------------------------------
 
 WeakTensor::WeakTensor(const at::Tensor& tensor) {
   if (python_hooks.held_by_python) {

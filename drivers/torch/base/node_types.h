@@ -4,8 +4,6 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <deque>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>

@@ -5,8 +5,6 @@
 #include <c10/core/ScalarType.h>
 #include <torch/csrc/autograd/forward_grad.h>
 
-#include <algorithm>
-
 #include "base/packed_weight.h"
 
 namespace amanda::pytorch {
@@ -71,9 +69,9 @@ ValueInfo info_of_tensors(c10::ArrayRef<c10::IValue> members) {
   return info;
 }
 
-// The dtype of a list's numbers. "" if the list may hold several dtypes; an empty optional if it holds no numbers.
-std::optional<std::string_view> dtype_of(const c10::Type& element) {
-  switch (element.kind()) {
+// The dtype of a number, or of a list's. "" if the list may hold several dtypes; an empty optional for no numbers.
+std::optional<std::string_view> dtype_of(const c10::Type& type) {
+  switch (type.kind()) {
     case c10::TypeKind::IntType:
     case c10::TypeKind::SymIntType: return "int64";
     case c10::TypeKind::FloatType:
@@ -122,19 +120,9 @@ ValueInfo info_of(const c10::IValue& operand) {
   if (operand.isTensor()) return info_of_tensor(operand.toTensor());
   if (operand.isNone()) return {};
   if (operand.isList()) return info_of_list(operand);
-  ValueInfo info{.kind = ValueKind::kNumber};
-  if (operand.isInt() || operand.isSymInt()) {
-    info.dtype = "int64";
-  } else if (operand.isDouble() || operand.isSymFloat()) {
-    info.dtype = "float64";
-  } else if (operand.isBool() || operand.isSymBool()) {
-    info.dtype = "bool";
-  } else if (operand.isComplexDouble()) {
-    info.dtype = "complex128";
-  } else {
-    info.kind = ValueKind::kOther;
-    info.sizes = sizes_of_packed(operand);
-  }
+  const auto dtype = dtype_of(*operand.type());
+  if (!dtype) return {.kind = ValueKind::kOther, .sizes = sizes_of_packed(operand)};
+  ValueInfo info{.kind = ValueKind::kNumber, .dtype = *dtype};
   add_integers(info, operand);
   return info;
 }

@@ -8,8 +8,8 @@
 #include <map>
 #include <optional>
 #include <string_view>
-#include <utility>
 
+#include "amanda/base/leaked.h"
 #include "amanda/base/per_thread.h"
 #include "amanda/torch.h"
 #include "base/node_types.h"
@@ -95,11 +95,6 @@ struct Thread {
 
 /// The counters that are open on some thread, and the callback that all threads have meanwhile.
 struct Everywhere {
-  static Everywhere& get() {
-    static auto* one = new Everywhere;  // leaked: threads may outlive static objects
-    return *one;
-  }
-
   void add(const std::shared_ptr<CoverageCounter>& counter) {
     std::lock_guard lock(mutex);
     open.push_back(counter);
@@ -228,7 +223,7 @@ std::unique_ptr<at::ObserverContext> count_elsewhere(const at::RecordFunction& f
   if (counting_here() || current_scopes() || !is_threads_own_work()) return nullptr;
   Call call;
   if (!identify(call, function) || (call.record && call.record->noise)) return nullptr;
-  for (const std::shared_ptr<CoverageCounter>& counter : Everywhere::get().counters()) {
+  for (const std::shared_ptr<CoverageCounter>& counter : leaked<Everywhere>().counters()) {
     counter->count(call.record, call.node, Skipped::kThread);
   }
   return nullptr;
@@ -246,7 +241,7 @@ void Everywhere::change_callback() {
 
 Thread::~Thread() {
   open_counters -= open.size();
-  for (const Open& one : open) Everywhere::get().remove(one.counter.get());
+  for (const Open& one : open) leaked<Everywhere>().remove(one.counter.get());
 }
 
 // A forked child has no open scopes.
@@ -289,7 +284,7 @@ void CoverageCounter::open() {
   }
   thread.open.push_back({shared_from_this(), 1});
   ++open_counters;
-  Everywhere::get().add(shared_from_this());
+  leaked<Everywhere>().add(shared_from_this());
   thread.changed();
 }
 
@@ -300,7 +295,7 @@ void CoverageCounter::close() {
   if (found == thread.open.end() || --found->depth > 0) return;  // not found: opened before a fork
   thread.open.erase(found);
   --open_counters;
-  Everywhere::get().remove(this);
+  leaked<Everywhere>().remove(this);
   thread.changed();
 }
 

@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -90,12 +89,10 @@ void note_shown(const ScopeStack& scopes, const OpSite& site, const OpRecord* re
 void note_refused(const OpRecord& record);
 
 /// While it exists, calls on this thread are the driver's own work.
-class OwnWork {
+class OwnWork : NoCopy {
  public:
   OwnWork();
   ~OwnWork();
-  OwnWork(const OwnWork&) = delete;
-  OwnWork& operator=(const OwnWork&) = delete;
 };
 
 }  // namespace amanda::pytorch

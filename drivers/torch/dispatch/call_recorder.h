@@ -16,12 +16,10 @@ class CallRecorder {
 };
 
 /// Has this thread's calls recorded while it exists, whatever the thread's keys are.
-class Recording {
+class Recording : NoCopy {
  public:
   explicit Recording(CallRecorder& recorder);
   ~Recording();
-  Recording(const Recording&) = delete;
-  Recording& operator=(const Recording&) = delete;
 
  private:
   CallRecorder* const outer_;

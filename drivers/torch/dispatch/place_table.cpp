@@ -11,7 +11,6 @@
 #include "amanda/torch.h"
 #include "backward/running_node.h"
 #include "base/port.h"
-#include "base/python_hooks.h"
 #include "coverage/coverage_counter.h"
 #include "dispatch/caller_errors.h"
 

@@ -54,8 +54,6 @@ class Inside {
  public:
   [[gnu::hot]] explicit Inside(const Way& way)
       : frame_(*way.thread->calls, way.seeing), nothing_(*way.thread->bits, !way.observes_inner) {}
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
 
  private:
   const OpFrame frame_;

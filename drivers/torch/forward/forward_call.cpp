@@ -16,10 +16,6 @@ namespace amanda::pytorch {
 
 [[gnu::hot]] Backend& ForwardCall::backend() const { return pytorch::backend(); }
 
-[[gnu::hot]] size_t ForwardCall::size(Side side) const {
-  return side == Side::kOutputs ? record_.info.outputs.size() : record_.info.inputs.size();
-}
-
 const Identity& ForwardCall::identity() {
   if (identity_.id == 0) identity_ = identify(record_, argument_tensors(), raw_);
   return identity_;

@@ -20,7 +20,9 @@ class ForwardCall : public OpCall {
   OpType type() const final { return record_.type; }
   [[gnu::hot]] Phase phase() const final { return Phase::kForward; }
   OpId id() final { return identity().id; }
-  size_t size(Side side) const final;
+  [[gnu::hot]] size_t size(Side side) const final {
+    return side == Side::kOutputs ? record_.info.outputs.size() : record_.info.inputs.size();
+  }
   std::string detail(Detail which) final;
   bool records() const final { return RoutineState::program_records_now(); }
   uint64_t gradient_mask() const final;

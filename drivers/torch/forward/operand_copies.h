@@ -4,8 +4,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include <vector>
-
 namespace amanda::pytorch {
 
 /// The same values and strides in other memory, for a tensor or a list of tensors; anything else itself. A copy takes

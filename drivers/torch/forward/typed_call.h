@@ -14,8 +14,7 @@
 
 namespace amanda::pytorch {
 
-// ---- the tensors in an operand
-// ---------------------------------------------------------------------------------------
+// ---- the tensors in an operand -------------------------------------------------------------------------------------
 
 template <class Tensors, class T>
 void add_tensors(Tensors& tensors, size_t position, const T& operand) {

@@ -12,13 +12,11 @@
 namespace amanda::pytorch {
 
 /// Operands that get() has returned references to, each boxed alone.
-class ShownOperands {
+class ShownOperands : NoCopy {
  public:
   static constexpr size_t kMost = 16;
 
   ShownOperands() = default;
-  ShownOperands(const ShownOperands&) = delete;
-  ShownOperands& operator=(const ShownOperands&) = delete;
   ~ShownOperands() {
     for (size_t i = 0; made_ >> i; ++i) {
       if (made_ >> i & 1) slot(i).~IValue();

@@ -8,7 +8,6 @@
 #include "amanda/error.h"
 #include "amanda/torch.h"
 #include "backward/python_function.h"
-#include "base/op_types.h"
 #include "base/python_hooks.h"
 #include "coverage/coverage_counter.h"
 #include "coverage/python_threads.h"

@@ -20,7 +20,7 @@ namespace amanda::pytorch {
 
 /// Removes the user's __torch_function__ and __torch_dispatch__ modes while a tool's code runs; otherwise they would
 /// see it.
-class WithoutUserModes {
+class WithoutUserModes : NoCopy {
  public:
   /// True if there may be such modes. `included`: the keys that this thread includes.
   static bool may_be_needed(c10::DispatchKeySet included) {
@@ -29,8 +29,6 @@ class WithoutUserModes {
 
   WithoutUserModes();
   ~WithoutUserModes();
-  WithoutUserModes(const WithoutUserModes&) = delete;
-  WithoutUserModes& operator=(const WithoutUserModes&) = delete;
 
   /// The removed modes. Null if there were none.
   const c10::impl::TorchDispatchModeTLS* dispatch_modes() const { return dispatch_ ? &*dispatch_ : nullptr; }
@@ -42,40 +40,34 @@ class WithoutUserModes {
 
 /// Restores the user's __torch_dispatch__ modes while a replacement runs the original operator, which belongs to the
 /// program.
-class WithProgramModes {
+class WithProgramModes : NoCopy {
  public:
   explicit WithProgramModes(bool in_replacement);
   ~WithProgramModes();
-  WithProgramModes(const WithProgramModes&) = delete;
-  WithProgramModes& operator=(const WithProgramModes&) = delete;
 
  private:
   std::optional<c10::impl::TorchDispatchModeTLS> routines_modes_;
 };
 
 /// Removes the user's default saved-tensor hooks, which must not see tensors that are recorded meanwhile.
-class WithoutSavedTensorHooks {
+class WithoutSavedTensorHooks : NoCopy {
  public:
   WithoutSavedTensorHooks() : hooks_(at::SavedTensorDefaultHooks::get_tls_state()) {
     at::SavedTensorDefaultHooks::set_tls_state({});
   }
   ~WithoutSavedTensorHooks() { at::SavedTensorDefaultHooks::set_tls_state(hooks_); }
-  WithoutSavedTensorHooks(const WithoutSavedTensorHooks&) = delete;
-  WithoutSavedTensorHooks& operator=(const WithoutSavedTensorHooks&) = delete;
 
  private:
   at::impl::SavedTensorDefaultHooksTLS hooks_;
 };
 
 /// Around routines and analyses: their operators are not observed; isolated ones are not recorded either.
-class RoutineState {
+class RoutineState : NoCopy {
  public:
   /// Created for every phase of every operator with a routine. Null with kNoOperators, for which nothing is changed
   /// except that operators are not observed. `end` takes the result of `begin`.
   static RoutineState* begin(RoutineMode mode);
   static void end(RoutineState* state) noexcept;
-  RoutineState(const RoutineState&) = delete;
-  RoutineState& operator=(const RoutineState&) = delete;
 
   /// The innermost one on this thread, or null.
   static const RoutineState* current() { return thread_keys().routine; }

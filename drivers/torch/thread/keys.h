@@ -86,7 +86,7 @@ inline ThreadKeys& thread_keys() {
 }
 
 /// While it exists, and `applies`, this thread catches no operators.
-class CatchNothing {
+class CatchNothing : NoCopy {
  public:
   explicit CatchNothing(c10::impl::PODLocalDispatchKeySet& bits, bool applies = true) : bits_(bits) {
     if (!applies) return;
@@ -95,8 +95,6 @@ class CatchNothing {
     bits_.set_excluded(before | excluded_);
   }
   ~CatchNothing() { bits_.set_excluded(bits_.excluded() - excluded_); }
-  CatchNothing(const CatchNothing&) = delete;
-  CatchNothing& operator=(const CatchNothing&) = delete;
 
  private:
   c10::impl::PODLocalDispatchKeySet& bits_;

@@ -3,7 +3,6 @@
 
 #include <ATen/core/ivalue.h>
 
-#include <optional>
 #include <vector>
 
 #include "amanda/driver/backend.h"

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include "amanda/base/no_copy.h"
+
 namespace amanda {
 
 /// Memory that malloc returned on another thread. Null if there is none, or if the block is large. Freed by std::free()
@@ -17,12 +19,10 @@ void* take_lasting(size_t size) noexcept;
 /// the program's large buffers, and stay there. PyTorch's CPU allocator takes buffers of up to 32 MiB from the heap,
 /// and small blocks between them prevent that freed neighbors are joined. A train step of ResNet-50 at batch 8 had a
 /// peak of 2.6 GB in place of 1.5.
-class Lasting {
+class Lasting : NoCopy {
  public:
   Lasting() { ++depth(); }
   ~Lasting() { --depth(); }
-  Lasting(const Lasting&) = delete;
-  Lasting& operator=(const Lasting&) = delete;
 
   /// True if such an object exists on this thread.
   static bool is_on() { return depth() != 0; }

@@ -3,6 +3,8 @@
 
 #include <mutex>
 
+#include "amanda/base/no_copy.h"
+
 namespace amanda {
 
 /// A mutex that is free in a forked child.
@@ -10,13 +12,11 @@ namespace amanda {
 /// A fork waits until no thread holds any Mutex, and holds all of them while the process is copied. So the child, which
 /// has only the forking thread, finds each of them free and the data it guards consistent. Hold one only briefly, and
 /// call nothing meanwhile that may wait for the interpreter lock.
-class Mutex {
+class Mutex : NoCopy {
  public:
   /// `in_child`: called with `owner` in a forked child, before anything else there can lock this mutex.
   explicit Mutex(void (*in_child)(void*) = nullptr, void* owner = nullptr);
   ~Mutex();
-  Mutex(const Mutex&) = delete;
-  Mutex& operator=(const Mutex&) = delete;
 
   /// Waits for the mutex and holds it.
   void lock() { mutex_.lock(); }

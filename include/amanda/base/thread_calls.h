@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "amanda/base/no_copy.h"
+
 namespace amanda {
 
 /// A set of active tools.
@@ -26,7 +28,7 @@ struct ThreadCalls {
 };
 
 /// Tools inside one of their operators on this thread; innermost operator first in the list of frames.
-struct OpFrame {
+struct OpFrame : NoCopy {
   /// The operator that these tools see begins.
   OpFrame(ThreadCalls& thread, ToolBits seeing)
       : thread_(thread), seeing_(seeing), inside_before_(thread.inside), outer_(thread.innermost) {
@@ -37,8 +39,6 @@ struct OpFrame {
     thread_.inside = inside_before_;
     thread_.innermost = outer_;
   }
-  OpFrame(const OpFrame&) = delete;
-  OpFrame& operator=(const OpFrame&) = delete;
 
   /// The number of operators around the current one that the tool sees.
   static size_t depth(ToolBits tool);
@@ -51,14 +51,12 @@ struct OpFrame {
 
 /// A call of the core on this thread. Objects that it uses may be released meanwhile, for instance by a routine that
 /// leaves a scope; keep() keeps them alive until the outermost call ends.
-struct CallFrame {
+struct CallFrame : NoCopy {
   /// The call begins.
   explicit CallFrame(ThreadCalls& thread) : thread_(thread) { ++thread_.calls; }
   ~CallFrame() {
     if (--thread_.calls == 0 && thread_.kept) let_go();
   }
-  CallFrame(const CallFrame&) = delete;
-  CallFrame& operator=(const CallFrame&) = delete;
 
   /// Keeps the object; outside calls: releases it.
   static void keep(std::shared_ptr<const void> dropped);

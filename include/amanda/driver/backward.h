@@ -31,14 +31,12 @@ class Backward {
 /// The backward operators that one run of a forward operator has created, while its driver installs their hooks. Their
 /// needs are kept with the forward operator's plan: where a run creates the same backward operators again, nothing is
 /// looked up.
-class BackwardBinding {
+class BackwardBinding : NoCopy {
  public:
   /// `forward` comes from the RunSource of OpCall::bind_backward() and outlives this object. If it is null, everything
   /// is looked up.
   BackwardBinding(ScopeStack& scopes, const Plan* forward);
   ~BackwardBinding();
-  BackwardBinding(const BackwardBinding&) = delete;
-  BackwardBinding& operator=(const BackwardBinding&) = delete;
 
   /// The hooks that the operator needs. Null if they are not known yet; then call look_up(). `number` counts the
   /// operators of this run, from 0 on.
@@ -76,13 +74,11 @@ class PlainBackwardRun {
 };
 
 /// A backward operator that the framework runs, with calls at its beginning and end: the stages of Engine::on_op().
-class BackwardRun {
+class BackwardRun : NoCopy {
  public:
   /// Begins the run, on the thread that executes the backward operator. `scopes` and `call` must outlive this object.
   BackwardRun(ScopeStack& scopes, OpCall& call);
   ~BackwardRun();
-  BackwardRun(const BackwardRun&) = delete;
-  BackwardRun& operator=(const BackwardRun&) = delete;
 
   /// True if an active tool sees the operator. If not, the other functions do nothing.
   bool seen() const;

@@ -93,7 +93,7 @@ class Tool:
         paper_names.refuse(unknown)
         if not isinstance(name, str | None):
             raise TypeError(f"[tool] a tool's name is a string, got {name!r}")
-        self._core_tool = _core.Tool(self, name or type(self).__name__, "")
+        self._core_tool = _core.Tool(self, name or type(self).__name__)
         self._dependencies: list[Tool] = []
         self._asks: list[_Ask] = []
         self._unseen_log = UnseenLog()

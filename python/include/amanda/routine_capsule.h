@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "amanda/action.h"
@@ -30,6 +31,14 @@ inline pybind11::capsule capsule_of(NativeRoutine routine) {
   if (!capsule) throw pybind11::error_already_set();
   static_cast<void>(held.release());
   return pybind11::reinterpret_steal<pybind11::capsule>(capsule);
+}
+/// The same, for a routine that always does its work and returns nothing.
+template <class Fn>
+requires std::is_void_v<std::invoke_result_t<Fn&, Values&>> pybind11::capsule capsule_of(Fn routine) {
+  return capsule_of(NativeRoutine([routine = std::move(routine)](Values& values) {
+    routine(values);
+    return true;
+  }));
 }
 
 }  // namespace amanda::python

@@ -165,7 +165,7 @@ Descriptions& descriptions() {
 
 // Where torch.compile runs a function, it compiles each Python frame that this thread enters. Ours must not be
 // compiled.
-class Uncompiled {
+class Uncompiled : NoCopy {
  public:
   Uncompiled() : before_(PyObject_CallOneArg(set_eval_frame, Py_None)) {
     if (!before_) PyErr_Clear();
@@ -178,8 +178,6 @@ class Uncompiled {
     Py_XDECREF(ours);
     Py_DECREF(before_);
   }
-  Uncompiled(const Uncompiled&) = delete;
-  Uncompiled& operator=(const Uncompiled&) = delete;
 
  private:
   PyObject* before_;

@@ -2,7 +2,6 @@
 
 #include <torch/csrc/autograd/python_variable.h>
 
-#include <string_view>
 #include <unordered_set>
 #include <utility>
 

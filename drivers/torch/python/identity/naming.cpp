@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "amanda/base/no_copy.h"
 #include "base/stack_value.h"
 #include "python/identity/deaths.h"
 #include "python/identity/model_names.h"
@@ -23,7 +24,7 @@ namespace {
 namespace py = pybind11;
 
 /// The lock of naming: call_path.naming() takes it, too.
-class NamingLock {
+class NamingLock : NoCopy {
  public:
   explicit NamingLock(bool wait) : held_(py::bool_(rules().acquire(wait))) {}
   ~NamingLock() {
@@ -31,8 +32,6 @@ class NamingLock {
     const auto done = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(rules().release.ptr()));
     if (!done) PyErr_Clear();
   }
-  NamingLock(const NamingLock&) = delete;
-  NamingLock& operator=(const NamingLock&) = delete;
   explicit operator bool() const { return held_; }
 
  private:
@@ -40,7 +39,7 @@ class NamingLock {
 };
 
 /// Operators that Python's code calls meanwhile are not recorded, and no mode sees them: see call_path.naming().
-class Unseen {
+class Unseen : NoCopy {
  public:
   Unseen()
       : functions_(at::impl::PythonTorchFunctionTLS::get_disabled_state()),
@@ -52,8 +51,6 @@ class Unseen {
     if (trace_) torch::jit::tracer::setTracingState(trace_);
     at::impl::PythonTorchFunctionTLS::set_disabled_state(functions_);
   }
-  Unseen(const Unseen&) = delete;
-  Unseen& operator=(const Unseen&) = delete;
 
  private:
   const at::impl::TorchFunctionDisabledState functions_;

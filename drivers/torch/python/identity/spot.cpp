@@ -1,6 +1,5 @@
 #include "python/identity/spot.h"
 
-#include <array>
 #include <string_view>
 
 #include "python/identity/deaths.h"
