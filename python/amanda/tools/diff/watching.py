@@ -217,9 +217,9 @@ def _inputs_of(station: Station) -> str:
 
 def _leaf() -> Any:
     """The leaf of the AccumulateGrad node that runs on this thread."""
-    import torch
+    from amanda.toolkit.torch import current_node
 
-    node: Any = torch._C._current_autograd_node()
+    node: Any = current_node()
     return node.variable
 
 

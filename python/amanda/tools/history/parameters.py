@@ -151,9 +151,9 @@ class ParameterGradients:
         """An analysis routine of autograd's nodes."""
         if context.backward_op.__name__ != "AccumulateGrad":
             return
-        import torch
+        from amanda.toolkit.torch import current_node
 
-        variable = getattr(torch._C._current_autograd_node(), "variable", None)
+        variable = getattr(current_node(), "variable", None)
         if variable is None:
             return
         name = self._watched.name_of(variable)

@@ -59,9 +59,9 @@ class LeafGradients:
 
 def _variable() -> Any:
     """The variable of the AccumulateGrad node that runs on this thread."""
-    import torch
+    from amanda.toolkit.torch import current_node
 
-    node: Any = torch._C._current_autograd_node()
+    node: Any = current_node()
     return node.variable
 
 
