@@ -1,6 +1,6 @@
 # The commands of the README, and little else. `make demo` and `make test` do all that they need, incrementally.
 .DELETE_ON_ERROR:
-.PHONY: demo test test-tensorflow sweep stress compiled-zoo programs bench bench-tensorflow tools-table docs setup build build-tests lint tidy format sanitize \
+.PHONY: demo test test-tensorflow versions sweep stress compiled-zoo programs bench bench-tensorflow tools-table docs setup build build-tests lint tidy format sanitize \
   sanitizers stubs wheel clean
 
 export HF_HUB_OFFLINE := 1
@@ -32,6 +32,11 @@ test: build-tests
 # ones, too. ARGS="-k session" and others go to pytest.
 test-tensorflow: build-tests .venv-tensorflow/requirements.txt
 	.venv-tensorflow/bin/python -m pytest -m 'slow or not slow' tests/tensorflow tests/conformance $(ARGS)
+
+# Other versions of Python and PyTorch, each with a build of its own; writes the table of docs/installation.md.
+# ARGS="3.12:2.11.0" tries one pair.
+versions: .venv/requirements.txt
+	$(PYTHON_BIN) scripts/versions $(ARGS)
 
 # PyTorch's whole operator database in a scope; ARGS="--ops '*norm*'" and others: python tests/opinfo --help
 sweep: build

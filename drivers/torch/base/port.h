@@ -1,11 +1,14 @@
 // Everything that differs between the supported torch minors (2.11 to 2.13).
 #pragma once
 
+#include <ATen/ThreadLocalPythonObjects.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/version.h>
 
 #include <memory>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -32,6 +35,15 @@ NodePtr make_node(Args&&... args) {
 
 /// True if this thread runs a backward operator.
 inline bool inside_backward() { return static_cast<bool>(torch::autograd::get_current_node()); }
+
+/// Removes this thread's object of that name, which there must be. Up to 2.12 an entry stays, which is null.
+inline void erase_thread_object(const std::string& name) {
+#if TORCH_VERSION_MINOR >= 13
+  at::impl::ThreadLocalPythonObjects::erase(name);
+#else
+  at::impl::ThreadLocalPythonObjects::set(name, nullptr);
+#endif
+}
 
 inline constexpr std::string_view kNameSpace =
     "pytorch/" C10_STRINGIZE(TORCH_VERSION_MAJOR) "." C10_STRINGIZE(TORCH_VERSION_MINOR) "/eager";

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "base/port.h"
+
 namespace amanda::pytorch {
 
 /// The autograd engine and torch.jit.fork give their threads a copy of the caller's ThreadLocalState, which has one
@@ -40,7 +42,7 @@ class ThreadGuest {
     if (guest) {
       ThreadLocalPythonObjects::set(name_, std::move(guest));
     } else if (ThreadLocalPythonObjects::contains(name_)) {
-      ThreadLocalPythonObjects::erase(name_);
+      port::erase_thread_object(name_);
     }
   }
 

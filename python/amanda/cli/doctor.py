@@ -33,7 +33,7 @@ class Doctor(Command):
 
     def begin(self, given: argparse.Namespace) -> Job:
         program = program_arguments.program_of(given)
-        print(environment(), flush=True)
+        print(environment(whole=program is None), flush=True)
         return self.job(program, given) if program is not None else lambda: None
 
     def job(self, program: Program, given: argparse.Namespace) -> Job:
@@ -60,13 +60,14 @@ class _Everything(tool.Tool):
         pass
 
 
-def environment() -> str:
-    """Describes this installation, as lines of text."""
+def environment(whole: bool = False) -> str:
+    """Describes this installation, as lines of text. `whole`: imports what only some programs import, which takes
+    seconds."""
     found = [("amanda", f"{_core.__version__}, in {os.path.dirname(_core.__file__)}")]
     found += [("python", f"{platform.python_version()} ({platform.python_implementation()}), {platform.platform()}")]
     found += [("compiled by", _build.COMPILER), ("C library", " ".join(platform.libc_ver()) or "unknown")]
     for driver in registry.registered():
-        found += driver.describe()
+        found += driver.describe(whole)
     found += [("thread-local storage", _thread_local_storage())]
     width = max(len(name) for name, _ in found)
     return "\n".join(f"{name:{width}}  {value}" for name, value in found)

@@ -60,8 +60,8 @@ class Driver(Protocol):
     def is_available(self) -> bool:
         """True if the framework is installed, and this build has the driver."""
 
-    def describe(self) -> list[tuple[str, str]]:
-        """The installed parts, as titles and texts, for `amanda doctor`."""
+    def describe(self, whole: bool = False) -> list[tuple[str, str]]:
+        """The installed parts, as titles and texts, for `amanda doctor`. `whole`: also what takes seconds to find out."""
 
     def could_name(self, name: str) -> bool:
         """True if an operator of the framework could have this name, judging by its spelling. Called before `load`,

@@ -1,9 +1,10 @@
 """PyTorch: what tools for it need and torch has no public name for. Importing this module imports torch.
 
 `parameter_name`, `outermost_modules`, `running_modules`, `named_parts` and `held` find modules, parameters and their names.
-`graph_task_id` is the number of the backward pass that this thread runs, -1 outside of one; `running_leaf` is the leaf
-whose gradient it accumulates; `checkpointed_regions` lists the checkpointed regions that it runs. `functorch_level`,
-`functorch_stack`, `get_unwrapped`, `WithoutFunctorch` and `FUNCTIONALIZE` are about transformations of torch.func. The
+`graph_task_id` is the number of the backward pass that this thread runs, -1 outside of one; `current_node` is the node of
+the backward graph that it runs, and `running_leaf` the leaf whose gradient it accumulates. `checkpointed_regions` lists the
+checkpointed regions that it runs. `functorch_level`, `functorch_stack`, `get_unwrapped`, `WithoutFunctorch` and
+`FUNCTIONALIZE` are about transformations of torch.func; `differentiates_forward` is about forward-mode differentiation. The
 other names are torch's own, and are the same in all versions of torch for which there is a driver.
 """
 
@@ -16,33 +17,46 @@ from amanda.drivers.torch.port import (
     FUNCTIONALIZE,
     RUN_MODULE,
     StorageWeakRef,
+    WeakTensorRef,
     WithoutFunctorch,
     WithoutTorchFunction,
     checkpointed_regions,
+    current_node,
+    differentiates_forward,
+    disabled_torch_function,
     functorch_level,
     functorch_stack,
     get_unwrapped,
     graph_task_id,
+    is_functional,
     is_legacy_batched,
+    make_wrapper,
     parse_schema,
     running_leaf,
     saved_tensor_hooks,
+    tree_map_only,
 )
 
 __all__ = [
     "FUNCTIONALIZE",
     "RUN_MODULE",
     "StorageWeakRef",
+    "WeakTensorRef",
     "WithoutFunctorch",
     "WithoutTorchFunction",
     "checkpointed_regions",
+    "current_node",
+    "differentiates_forward",
+    "disabled_torch_function",
     "framework_probe",
     "functorch_level",
     "functorch_stack",
     "get_unwrapped",
     "graph_task_id",
     "held",
+    "is_functional",
     "is_legacy_batched",
+    "make_wrapper",
     "named_parts",
     "outermost_modules",
     "parameter_name",
@@ -50,5 +64,6 @@ __all__ = [
     "running_leaf",
     "running_modules",
     "saved_tensor_hooks",
+    "tree_map_only",
     "undeclared_writes",
 ]

@@ -54,6 +54,7 @@ def test_without_a_program_it_prints_the_installation(doctor):
         "C library",
         "torch",
         "built for torch",
+        "private names",
         "dispatch keys",
         "walk over frames",
         "typed kernels",
@@ -62,10 +63,14 @@ def test_without_a_program_it_prints_the_installation(doctor):
         "tensorflow",
         "thread-local storage",
     ]
-    assert lines["torch.compile"] == 'ready for compiled="graph", when a program imports torch._dynamo'
+    assert re.fullmatch(r"\d{2,} of torch's are used, and all are there", lines["private names"])
+    assert re.fullmatch(
+        r'compiled="graph" is available: \d{2,} private names are used, and all are there', lines["torch.compile"]
+    )
     assert lines["tensorflow"] == "not installed"
+    cuda = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
     abi = f"_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
-    assert lines["torch"] == f"{torch.__version__}, {abi}"
+    assert lines["torch"] == f"{torch.__version__}, {cuda}, {abi}"
     minor = ".".join(torch.__version__.split(".")[:2])
     compiled_with = torch.__version__.partition("+")[0]
     assert lines["built for torch"] == f"{minor}; used: {minor}, compiled with {compiled_with}"

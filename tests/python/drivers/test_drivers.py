@@ -42,7 +42,7 @@ class ArrayDriver:
     def is_available(self):
         return self.available
 
-    def describe(self):
+    def describe(self, whole=False):
         return [("arrays", "of the tests")]
 
     def could_name(self, name):

@@ -35,7 +35,7 @@ class TensorFlowDriver:
     def is_available(self) -> bool:
         return _is_installed() and _is_built()
 
-    def describe(self) -> list[tuple[str, str]]:
+    def describe(self, whole: bool = False) -> list[tuple[str, str]]:
         if not _is_installed():
             return [("tensorflow", "not installed")]
         version = _installed_version()

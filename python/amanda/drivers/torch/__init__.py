@@ -4,6 +4,7 @@ installed."""
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
@@ -46,7 +47,7 @@ class TorchDriver:
     def is_available(self) -> bool:
         return importlib.util.find_spec("torch") is not None and bool(self._builds.minors())
 
-    def describe(self) -> list[tuple[str, str]]:
+    def describe(self, whole: bool = False) -> list[tuple[str, str]]:
         builds = ", ".join(self._builds.minors())
         if importlib.util.find_spec("torch") is None:
             return [("torch", "not installed"), ("built for torch", builds or "no version")]
@@ -55,12 +56,17 @@ class TorchDriver:
         import torch
 
         from amanda import _torch
+        from amanda.drivers.torch import port
 
+        if whole:
+            importlib.import_module(port.DYNAMO)
+        cuda = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
         walk = "direct" if _torch.walks_frames_directly() else "by Python's public functions, slower"
         caught = _torch.caught_types()
         return [
-            ("torch", f"{torch.__version__}, _GLIBCXX_USE_CXX11_ABI={torch.compiled_with_cxx11_abi():d}"),
+            ("torch", f"{torch.__version__}, {cuda}, _GLIBCXX_USE_CXX11_ABI={torch.compiled_with_cxx11_abi():d}"),
             ("built for torch", f"{builds}; used: {self._builds.used}, compiled with {_torch.built_for()}"),
+            ("private names", f"{len(port.names.found)} of torch's are used, and all are there"),
             ("dispatch keys", "{} where all tools name operators, {} else".format(*_torch.dispatch_keys())),
             ("walk over frames", walk),
             ("typed kernels", f"{_torch.typed_kernels()} operators"),

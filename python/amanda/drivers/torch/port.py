@@ -6,7 +6,7 @@ Checked against torch 2.11 to 2.13; the C++ side is drivers/torch/base/port.h.
 
 from __future__ import annotations
 
-import operator
+import functools
 import sys
 from collections.abc import Callable
 from types import CodeType
@@ -17,98 +17,113 @@ import torch.autograd.variable
 import torch.multiprocessing.reductions
 import torch.utils.checkpoint
 
+from amanda.drivers.torch.private_names import PrivateNames
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _get(name: str, missing: list[str]) -> Any:
-    try:
-        return operator.attrgetter(name)(torch)
-    except AttributeError:
-        missing.append(f"torch.{name}")
-        return None  # all missing names are reported together
-
-
-def _check(missing: list[str]) -> None:
-    """Raises an ImportError if something is missing."""
-    if missing:
-        raise ImportError(
-            f"[torch] torch {torch.__version__} has no {', '.join(missing)}, which this version of amanda relies on; "
-            "install torch 2.11, 2.12 or 2.13, or a newer amanda"
-        )
-
-
-_missing: list[str] = []
+names = PrivateNames(
+    "torch", "which this version of amanda relies on; install torch 2.11, 2.12 or 2.13, or a newer amanda"
+)
+_get = functools.partial(names.get, "torch")
 
 # Functions that are recognized on the stack by their code objects.
-RUN_MODULE = _get("nn.Module.__call__.__code__", _missing)  # tracers replace it temporarily
-RUN_BACKWARD = _get("autograd.graph._engine_run_backward.__code__", _missing)
-FUNCTIONAL_CALL = _get("nn.utils.stateless._functional_call.__code__", _missing)  # swaps a module's tensors for a call
+RUN_MODULE = _get("nn.Module.__call__.__code__")  # tracers replace it temporarily
+RUN_BACKWARD = _get("autograd.graph._engine_run_backward.__code__")
+FUNCTIONAL_CALL = _get("nn.utils.stateless._functional_call.__code__")  # swaps a module's tensors for a call
 
-CHECKPOINT = _get("utils.checkpoint.checkpoint.__wrapped__.__code__", _missing)
+CHECKPOINT = _get("utils.checkpoint.checkpoint.__wrapped__.__code__")
 
 # The class and the object that run the engine for Python, and the function that recomputes a checkpointed region that
 # is not reentrant.
-Variable = _get("autograd.variable.Variable", _missing)
-engine = _get("autograd.variable.Variable._execution_engine", _missing)
-recompute = _get("utils.checkpoint._run_fn_with_dynamo_disabled", _missing)
+Variable = _get("autograd.variable.Variable")
+engine = _get("autograd.variable.Variable._execution_engine")
+recompute = _get("utils.checkpoint._run_fn_with_dynamo_disabled")
 
 # The backward pass that this thread runs; -1 outside of one.
-graph_task_id = _get("_C._current_graph_task_id", _missing)
+graph_task_id = _get("_C._current_graph_task_id")
 
 # The base class whose `apply` is called by that of every torch.autograd.Function.
-FunctionBase = _get("autograd.function._SingleLevelFunction", _missing)
+FunctionBase = _get("autograd.function._SingleLevelFunction")
 # torch.cond and similar operators: their class, and all instances.
-HigherOrderOperator = _get("_ops.HigherOrderOperator", _missing)
-higher_order_operators = _get("_ops._higher_order_ops", _missing)
+HigherOrderOperator = _get("_ops.HigherOrderOperator")
+higher_order_operators = _get("_ops._higher_order_ops")
 
 # Returns the program's (pack, unpack) that are in use, or None if there are none.
-saved_tensor_hooks = _get("_C._autograd._top_saved_tensors_default_hooks", _missing)
+saved_tensor_hooks = _get("_C._autograd._top_saved_tensors_default_hooks")
 # The wrapper of Python methods of torch.Tensor that turn a TypeError into NotImplemented.
-ANSWERS_NOT_IMPLEMENTED = _get("Tensor.__rsub__.__code__", _missing)
-TensorBase = _get("_C.TensorBase", _missing)
+ANSWERS_NOT_IMPLEMENTED = _get("Tensor.__rsub__.__code__")
+TensorBase = _get("_C.TensorBase")
 # Sets the compiler of this thread's frames, and returns the previous one.
-set_eval_frame = _get("_C._dynamo.eval_frame.set_eval_frame", _missing)
-_set_strategy = _get("_C._dynamo.eval_frame.set_code_exec_strategy", _missing)
-_Strategy = _get("_C._dynamo.eval_frame._FrameExecStrategy", _missing)
-_Frames = _get("_C._dynamo.eval_frame._FrameAction", _missing)
+set_eval_frame = _get("_C._dynamo.eval_frame.set_eval_frame")
+_set_strategy = _get("_C._dynamo.eval_frame.set_code_exec_strategy")
+_Strategy = _get("_C._dynamo.eval_frame._FrameExecStrategy")
+_Frames = _get("_C._dynamo.eval_frame._FrameAction")
 
 # set_versions((tensor,), (number,)): as of autograd's check for writes to what it has saved.
-set_versions = _get("_C._autograd._unsafe_set_version_counter", _missing)
+set_versions = _get("_C._autograd._unsafe_set_version_counter")
 
-parse_dispatch_key = _get("_C._parse_dispatch_key", _missing)  # by its name
-parse_schema = _get("_C.parse_schema", _missing)
-is_legacy_batched = _get("_C._functorch.is_legacy_batchedtensor", _missing)  # of the vmap before torch.func's
-get_unwrapped = _get("_C._functorch.get_unwrapped", _missing)  # what a wrapper of torch.func wraps
-functorch_stack = _get("_C._functorch.get_interpreter_stack", _missing)  # of transformations; None if there are none
-FUNCTIONALIZE = _get("_C._functorch.TransformType.Functionalize", _missing)
-WithoutFunctorch = _get("_C._DisableFuncTorch", _missing)  # a context: no transformation of torch.func
-functorch_level = _get("_C._functorch.maybe_current_level", _missing)  # of vmap, grad, ...; None outside of them
-get_tracing_state = _get("_C._get_tracing_state", _missing)  # of torch.jit.trace; None if no trace is made
-set_tracing_state = _get("_C._set_tracing_state", _missing)
-WithoutTorchFunction = _get(
-    "_C.DisableTorchFunctionSubclass", _missing
-)  # a context: no tensor's own __torch_function__
+parse_dispatch_key = _get("_C._parse_dispatch_key")  # by its name
+parse_schema = _get("_C.parse_schema")
+is_legacy_batched = _get("_C._functorch.is_legacy_batchedtensor")  # of the vmap before torch.func's
+get_unwrapped = _get("_C._functorch.get_unwrapped")  # what a wrapper of torch.func wraps
+functorch_stack = _get("_C._functorch.get_interpreter_stack")  # of transformations; None if there are none
+FUNCTIONALIZE = _get("_C._functorch.TransformType.Functionalize")
+WithoutFunctorch = _get("_C._DisableFuncTorch")  # a context: no transformation of torch.func
+functorch_level = _get("_C._functorch.maybe_current_level")  # of vmap, grad, ...; None outside of them
+# A context, in which those of torch.func do not apply.
+outside_transformations = _get("_functorch.pyfunctorch.temporarily_clear_interpreter_stack")
+get_tracing_state = _get("_C._get_tracing_state")  # of torch.jit.trace; None if no trace is made
+set_tracing_state = _get("_C._set_tracing_state")
+WithoutTorchFunction = _get("_C.DisableTorchFunctionSubclass")  # a context: no tensor's own __torch_function__
+WithoutTorchFunctions = _get("_C.DisableTorchFunction")  # a context: nor that of any mode
 
-WithoutTorchFunctions = _get("_C.DisableTorchFunction", _missing)  # a context: nor that of any mode
-
-StorageWeakRef = _get("multiprocessing.reductions.StorageWeakRef", _missing)
+StorageWeakRef = _get("multiprocessing.reductions.StorageWeakRef")
 
 # All operators that are registered, as "aten::add.Tensor".
-registered_operators = _get("_C._dispatch_get_all_op_names", _missing)
-OpOverload = _get("_ops.OpOverload", _missing)
-OpOverloadPacket = _get("_ops.OpOverloadPacket", _missing)
+registered_operators = _get("_C._dispatch_get_all_op_names")
+OpOverload = _get("_ops.OpOverload")
+OpOverloadPacket = _get("_ops.OpOverloadPacket")
 
-_check(_missing)
+current_node = _get("_C._current_autograd_node")  # the node of the backward graph that this thread runs
+WeakTensorRef = _get("_C._WeakTensorRef")
+is_functional = _get("_is_functional_tensor")  # True for a wrapper of torch.func.functionalize
+is_functorch_wrapper = _get("_C._functorch.is_functorch_wrapped_tensor")
+set_forward_mode = _get("autograd.forward_ad._set_fwd_grad_enabled")  # a context
+_get("autograd.forward_ad._current_level")
+disabled_torch_function = _get("_C._disabled_torch_function_impl")  # a __torch_function__ that does nothing
+make_wrapper = _get("Tensor._make_wrapper_subclass")
+tree_map_only = _get("utils._pytree.tree_map_only")
+
+# Attributes that the driver and tools name where they have the objects.
+names.attributes("torch", "nn.Module", "_apply", "_buffers", "_modules", "_parameters")
+names.attributes("torch", "_C.TensorBase", "_base", "_cdata", "_values", "_version")
+names.attributes("torch", "UntypedStorage", "_cdata")
+names.attributes("torch", "_ops.OpOverload", "_schema")
+names.attributes("torch", "autograd.graph.Node", "_input_metadata", "_sequence_nr")
+# Variables that checkpointed_regions() reads.
+names.variables("torch", "utils.checkpoint.checkpoint.__wrapped__", "gen")
+names.variables("torch", "utils.checkpoint._checkpoint_without_reentrant_generator", "new_frame")
+names.variables("torch", "utils.checkpoint._checkpoint_hook.__init__", "unpack_hook", "frame", "gid")
+names.variables("torch", "utils.checkpoint.CheckpointFunction.forward", "ctx")
+names.variables("torch", "utils.checkpoint.CheckpointFunction.backward", "ctx")
+
+names.check()
+
+
+def differentiates_forward() -> bool:
+    """True if forward-mode differentiation runs in this process."""
+    return bool(torch.autograd.forward_ad._current_level >= 0)
 
 
 def binary_operators() -> list[Any]:
     """The methods of tensors that may turn a TypeError into NotImplemented, as descriptors or code objects."""
-    names = ["eq", "ne", "lt", "le", "gt", "ge"]
+    operators = ["eq", "ne", "lt", "le", "gt", "ge"]
     for name in ("add", "sub", "mul", "matmul", "div", "truediv", "floordiv", "mod", "pow"):
-        names += [name, f"r{name}", f"i{name}"]
+        operators += [name, f"r{name}", f"i{name}"]
     for name in ("lshift", "rshift", "and", "or", "xor"):
-        names += [name, f"r{name}", f"i{name}"]
-    methods = (getattr(TensorBase, f"__{name}__", None) for name in names)
+        operators += [name, f"r{name}", f"i{name}"]
+    methods = (getattr(TensorBase, f"__{name}__", None) for name in operators)
     return [*filter(None, methods), ANSWERS_NOT_IMPLEMENTED]
 
 
@@ -122,6 +137,7 @@ def spare(higher_order_operator: Any, key: Any) -> None:
 
 DYNAMO = "torch._dynamo"
 EVAL_FRAME = f"{DYNAMO}.eval_frame"
+_RESUMING = f"{DYNAMO}.resume_execution"  # it imports torch._dynamo.utils
 ENTER_EXIT_HOOKS = "enter_exit_hooks"  # of a compiled function: what it calls around itself
 # They can only run compiled.
 COMPILES_TO_RUN = ("torch._higher_order_ops.", "torch.nn.attention.")
@@ -136,13 +152,30 @@ def eval_frame() -> Any:
     `_TorchDynamoContext` is the class of the wrapper of a compiled function. `_callback_from_stance` turns the wrapper's
     callback into the one that runs; None runs the function's own code.
     """
-    module: Any = sys.modules.get(EVAL_FRAME)
-    if module is None or getattr(module.__spec__, "_initializing", False):
+    if not _is_imported(EVAL_FRAME):
         return None
-    names = "_TorchDynamoContext", "_callback_from_stance", "_stance.stance"
-    found = [name for name in names if _has(module, name)]
-    _check([f"{DYNAMO}.eval_frame.{name}" for name in names if name not in found])
-    return module
+    _check_compiler()
+    return sys.modules[EVAL_FRAME]
+
+
+def _is_imported(name: str) -> bool:
+    """False, too, while the import is under way. To wait for its end could be a deadlock: its thread may wait for us."""
+    module = sys.modules.get(name)
+    return module is not None and not getattr(module.__spec__, "_initializing", False)
+
+
+@functools.cache
+def _check_compiler() -> None:
+    """Raises an ImportError if torch._dynamo lacks what is used below."""
+    names.get(EVAL_FRAME, "_callback_from_stance")
+    names.get(EVAL_FRAME, "_stance.stance")
+    names.attributes(EVAL_FRAME, "_TorchDynamoContext", ENTER_EXIT_HOOKS)
+    names.variables(EVAL_FRAME, "_TorchDynamoContext.__call__", COMPILED_FUNCTION, FUNCTION)
+    names.attributes(EVAL_FRAME, "OptimizedModule", "_orig_mod")
+    if _is_imported(_RESUMING):  # with torch._dynamo
+        names.get(f"{DYNAMO}.utils", "orig_code_map")
+        names.get(_RESUMING, "ContinueExecutionCache.generated_code_metadata")
+    names.check()
 
 
 def is_resumed(code: CodeType) -> bool:
@@ -155,9 +188,7 @@ def resumed_code(code: CodeType) -> CodeType | None:
     if not is_resumed(code):
         return None
     transformed = sys.modules[f"{DYNAMO}.utils"].orig_code_map
-    known = sys.modules[f"{DYNAMO}.resume_execution"].ContinueExecutionCache.generated_code_metadata.get(
-        transformed.get(code, code)
-    )
+    known = sys.modules[_RESUMING].ContinueExecutionCache.generated_code_metadata.get(transformed.get(code, code))
     return None if known is None else known.code
 
 
@@ -173,14 +204,6 @@ def without_compiler(module: Any) -> Any:
     while cls is not None and issubclass(type(module), cls):
         module = module.__dict__["_modules"]["_orig_mod"]
     return module
-
-
-def _has(module: Any, name: str) -> bool:
-    try:
-        operator.attrgetter(name)(module)
-    except AttributeError:
-        return False
-    return True
 
 
 def runs_eagerly() -> bool:
@@ -243,4 +266,4 @@ def checkpointed_regions() -> list[tuple[object, int | None]]:
 
 def running_leaf() -> Any:
     """The leaf of the AccumulateGrad node that runs on this thread; None if no such node runs."""
-    return getattr(torch._C._current_autograd_node(), "variable", None)
+    return getattr(current_node(), "variable", None)

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import operator
+import dataclasses
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
-import torch._dynamo
-import torch._guards
+from amanda.drivers.torch.private_names import PrivateNames
 
-_missing: list[str] = []
+names = PrivateNames(
+    "compile",
+    "which this version of amanda relies on to instrument compiled functions; install torch 2.11, 2.12 or 2.13, or a newer "
+    "amanda",
+)
+_get = names.get
 
 
-def _get(module: str, name: str) -> Any:
-    try:
-        return operator.attrgetter(name)(importlib.import_module(module))
-    except (ImportError, AttributeError):
-        _missing.append(f"{module}.{name}")
-        return None  # all missing names are reported together
+class Method(NamedTuple):
+    """A method of a class of Dynamo's, which is replaced while frames are compiled."""
+
+    cls: Any
+    name: str
+
+
+def _method(module: str, cls: str, name: str) -> Method:
+    return Method(names.own(module, cls, name), name)
 
 
 # ---- Dynamo's callbacks -------------------------------------------------------------------------------------------------
@@ -30,17 +35,22 @@ config = _get("torch._dynamo", "config")
 compile_lock = _get("torch._dynamo.convert_frame", "compile_lock")
 CatchErrorsWrapper = _get("torch._dynamo.convert_frame", "CatchErrorsWrapper")
 catch_errors_wrapper = _get("torch._dynamo.convert_frame", "catch_errors_wrapper")
-ConvertFrameReturn = _get("torch._dynamo.types", "ConvertFrameReturn")
+_Answer = _get("torch._dynamo.types", "ConvertFrameReturn")
 _Strategy = _get("torch._C._dynamo.eval_frame", "_FrameExecStrategy")
-_Frames = _get("torch._C._dynamo.eval_frame", "_FrameAction")
+_SKIP = _get("torch._C._dynamo.eval_frame", "_FrameAction.SKIP")
+# From 2.13 on.
+_ANSWERS_SAY_WHY = _Answer is not None and "skip_reason" in {field.name for field in dataclasses.fields(_Answer)}
 preserve_global_state = _get("torch._dynamo.convert_frame", "preserve_global_state")
 innermost_backend = _get("torch._dynamo.eval_frame", "innermost_backend")
 RestartAnalysis = _get("torch._dynamo.exc", "RestartAnalysis")
 SkipFrame = _get("torch._dynamo.exc", "SkipFrame")
 _nonrecursively_disabled = _get("torch._dynamo.decorators", "_nonrecursive_disable_wrapper_code")
-region = _get("torch._C._dynamo.eval_frame", "get_eval_frame_isolate_recompiles_id")
-set_region = _get("torch._C._dynamo.eval_frame", "set_eval_frame_isolate_recompiles_id")
-_regions = _get("torch._dynamo.eval_frame", "_next_isolate_recompiles_id")
+# The part of Dynamo's cache that compiled functions use. Up to 2.12 there is one part: None.
+region = names.find("torch._C._dynamo.eval_frame", "get_eval_frame_isolate_recompiles_id")
+HAS_REGIONS = region is not None
+if HAS_REGIONS:
+    set_region = _get("torch._C._dynamo.eval_frame", "set_eval_frame_isolate_recompiles_id")
+    _regions = _get("torch._dynamo.eval_frame", "_next_isolate_recompiles_id")
 _num_modes = _get("torch._C", "_len_torch_dispatch_stack")
 _active_fake_mode = _get("torch._guards", "active_fake_mode")
 metrics = _get("torch._dynamo.utils", "get_metrics_context")
@@ -59,6 +69,11 @@ def has_fake_mode() -> bool:
     return _num_modes() > 0 and _active_fake_mode() is not None
 
 
+names.attributes("torch._dynamo.convert_frame", "CatchErrorsWrapper", "_torchdynamo_orig_backend", "hooks")
+for _cls in "ConvertFrame", "ConvertFrameAssert":
+    names.attributes("torch._dynamo.convert_frame", _cls, "_torchdynamo_orig_backend", "_clone_with_backend")
+
+
 def is_export(callback: Any) -> bool:
     return bool(getattr(callback._torchdynamo_orig_backend, "_export", False))
 
@@ -69,13 +84,18 @@ def skipped_by_caller() -> Any:
     caller = sys._getframe(2)
     if caller.f_code is not _nonrecursively_disabled:
         return None
-    return ConvertFrameReturn(apply_to_code=False, skip_reason="tracing is non-recursively disabled for this frame")
+    return _not_compiled("tracing is non-recursively disabled for this frame")
 
 
 def skipped_with_callees(reason: str) -> Any:
     """Dynamo's answer for a frame that runs this time as it is, with the functions that it calls."""
-    strategy = _Strategy(_Frames.SKIP, _Frames.SKIP)
-    return ConvertFrameReturn(frame_exec_strategy=strategy, apply_to_code=False, skip_reason=reason)
+    return _not_compiled(reason, frame_exec_strategy=_Strategy(_SKIP, _SKIP))
+
+
+def _not_compiled(reason: str, **strategy: Any) -> Any:
+    if _ANSWERS_SAY_WHY:
+        strategy["skip_reason"] = reason
+    return _Answer(apply_to_code=False, **strategy)
 
 
 # ---- operators and fake tensors --------------------------------------------------------------------------------------
@@ -98,6 +118,11 @@ takes_numbers_as_tensors = _get("torch._C", "_should_allow_numbers_as_tensors")
 functorch_level = _get("torch._C._functorch", "maybe_current_level")
 is_functorch_wrapper = _get("torch._C._functorch", "is_functorch_wrapped_tensor")
 pop_functorch_level = _get("torch._C._functorch", "pop_dynamic_layer_stack")
+set_grad_enabled = _get("torch._C", "_set_grad_enabled")  # what a node calls
+DispatchKey = _get("torch._C", "DispatchKey")
+parse_dispatch_key = _get("torch._C", "_dispatch_key_parse")  # by its name
+BelowAutograd = _get("torch._C", "_AutoDispatchBelowAutograd")  # a context
+tree_leaves = _get("torch.utils._pytree", "tree_leaves")
 unset_fake_temporarily = _get("torch._subclasses.fake_tensor", "unset_fake_temporarily")
 enter_autocast = _get("torch.amp.autocast_mode", "_enter_autocast")
 exit_autocast = _get("torch.amp.autocast_mode", "_exit_autocast")
@@ -109,15 +134,35 @@ statically_known_true = _get("torch.fx.experimental.symbolic_shapes", "staticall
 
 # ---- where the nodes of Dynamo's graphs come from -----------------------------------------------------------------------
 
-SubgraphTracer = _get("torch._dynamo.output_graph", "SubgraphTracer")
+_VARIABLES = "torch._dynamo.variables"
+CREATE_NODE = _method("torch._dynamo.output_graph", "SubgraphTracer", "create_node")
+CALL_MODULE = _method(f"{_VARIABLES}.nn_module", "UnspecializedNNModuleVariable", "call_function")
+MAKE_LOSS = _method(f"{_VARIABLES}.user_defined", "UserDefinedClassVariable", "_call_cross_entropy_loss")
+CALL_CHECKPOINT = _method(f"{_VARIABLES}.higher_order_ops", "CheckpointHigherOrderVariable", "_call_function")
+# @torch.compiler.nested_compile_region. Up to 2.11 it is among the others.
+_HAS_REGION_MODULE = names.find(f"{_VARIABLES}.invoke_subgraph", "InvokeSubgraphHigherOrderVariable") is not None
+CALL_REGION = _method(
+    f"{_VARIABLES}.{'invoke_subgraph' if _HAS_REGION_MODULE else 'higher_order_ops'}",
+    "InvokeSubgraphHigherOrderVariable",
+    "_call_function",
+)
+# Resumes a generator. Up to 2.12 no value can be sent with it.
+_SENDS = names.find(f"{_VARIABLES}.functions", "LocalGeneratorObjectVariable.gen_send_ex2") is not None
+RESUME_GENERATOR = _method(
+    f"{_VARIABLES}.functions", "LocalGeneratorObjectVariable", "gen_send_ex2" if _SENDS else "next_variable"
+)
+names.attributes(f"{_VARIABLES}.functions", "LocalGeneratorObjectVariable", "inline_tracer")
 InliningInstructionTranslator = _get("torch._dynamo.symbolic_convert", "InliningInstructionTranslator")
-UnspecializedNNModuleVariable = _get("torch._dynamo.variables.nn_module", "UnspecializedNNModuleVariable")
-UserDefinedClassVariable = _get("torch._dynamo.variables.user_defined", "UserDefinedClassVariable")
-GeneratorVariable = _get("torch._dynamo.variables.functions", "LocalGeneratorObjectVariable")
-CheckpointVariable = _get("torch._dynamo.variables.higher_order_ops", "CheckpointHigherOrderVariable")
-RegionVariable = _get("torch._dynamo.variables.invoke_subgraph", "InvokeSubgraphHigherOrderVariable")
+names.attributes(
+    "torch._dynamo.symbolic_convert",
+    "InliningInstructionTranslator",
+    *("current_instruction", "f_code", "f_globals", "instructions", "output", "parent"),
+)
+names.attributes("torch._dynamo.output_graph", "OutputGraph", "current_tx")
+names.attributes("torch._guards", "Source", "guard_source", "name")
 # The code that calls a function under @torch.compiler.nested_compile_region in eager mode.
-RUN_REGION = _get("torch._higher_order_ops.invoke_subgraph", "invoke_subgraph_placeholder.__code__")
+REGION_MODULE = "torch._higher_order_ops.invoke_subgraph"
+RUN_REGION = _get(REGION_MODULE, "invoke_subgraph_placeholder.__code__")
 # The code of a compiled frame, by the code that Dynamo has made of it.
 original_codes = _get("torch._dynamo.utils", "orig_code_map")
 # Returns the names that may occur in the expressions by which Dynamo finds values.
@@ -142,9 +187,11 @@ BACKWARD_AT_ONCE = "force_non_lazy_backward_lowering"
 _get("torch._functorch.config", BACKWARD_AT_ONCE)
 
 
-_graph_compile = _get("torch._functorch._aot_autograd", "graph_compile")
+_GRAPH_COMPILE = "torch._functorch._aot_autograd.graph_compile"
 _DONATED = "collect_bw_donated_buffer_idxs"  # of it: which saved tensors the backward graph may write over
-_get("torch._functorch._aot_autograd.graph_compile", _DONATED)
+_get(_GRAPH_COMPILE, _DONATED)
+
+names.check()
 
 
 @contextlib.contextmanager
@@ -158,21 +205,15 @@ def compiling_backward(at_once: bool) -> Iterator[None]:
     if not at_once:
         yield
         return
-    before = getattr(_graph_compile, _DONATED)
-    setattr(_graph_compile, _DONATED, _none_donated)
+    module = sys.modules[_GRAPH_COMPILE]
+    before = getattr(module, _DONATED)
+    setattr(module, _DONATED, _none_donated)
     try:
         with _patched({BACKWARD_AT_ONCE: True}):
             yield
     finally:
-        setattr(_graph_compile, _DONATED, before)
+        setattr(module, _DONATED, before)
 
 
 def _none_donated(*graphs: object) -> list[int]:
     return []
-
-
-if _missing:
-    raise ImportError(
-        f"[compile] torch {torch.__version__} has no {', '.join(_missing)}, which this version of amanda relies on to "
-        "instrument compiled functions; install torch 2.13, or a newer amanda"
-    )

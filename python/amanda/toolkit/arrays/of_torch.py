@@ -80,12 +80,12 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 def is_transformed(tensor: torch.Tensor) -> bool:
     """True if it is a wrapper of a transformation of torch.func."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+    return bool(port.is_functorch_wrapper(tensor))
 
 
 def is_transforming() -> bool:
     """True if a transformation of torch.func, or forward-mode differentiation, runs on this thread."""
-    return port.functorch_level() is not None or torch.autograd.forward_ad._current_level >= 0
+    return port.functorch_level() is not None or port.differentiates_forward()
 
 
 def has_tangent(tensor: torch.Tensor) -> bool:
@@ -155,7 +155,7 @@ def lasting() -> Iterator[None]:
     with (
         torch.inference_mode(False),  # turns forward mode on
         torch.no_grad(),
-        torch.autograd.forward_ad._set_fwd_grad_enabled(False),
+        port.set_forward_mode(False),
         port.WithoutFunctorch(),
     ):
         yield

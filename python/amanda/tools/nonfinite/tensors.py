@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from amanda.toolkit.arrays import Arrays, of_torch
+from amanda.toolkit.torch import StorageWeakRef, WeakTensorRef, current_node, is_functional
 
 from .finding import Operand, flattened
 
@@ -67,7 +67,7 @@ def _counts(values: torch.Tensor) -> tuple[int, int, int, float | None, float | 
 def saved() -> tuple[list[tuple[str, Any]], list[str]]:
     """The tensors that the autograd node running on this thread has saved, by name; and the names of those that the
     program packs by hooks of its own, as checkpointing does: these hooks must not run once more."""
-    node = torch._C._current_autograd_node()
+    node = current_node()
     shown, packed = [], []
     for raw in [name for name in dir(node) if name.startswith("_raw_saved_")][:MOST_SAVED]:
         kept, name = getattr(node, raw), f"saved {raw.removeprefix('_raw_saved_')}"
@@ -127,7 +127,7 @@ def identity(tensor: torch.Tensor) -> tuple[int, Any]:
     same."""
     with of_torch.quietly():
         if tensor.layout is torch.strided or tensor.is_nested or _has_own_dispatch(tensor):
-            return tensor._cdata, torch._C._WeakTensorRef(tensor)
+            return tensor._cdata, WeakTensorRef(tensor)
         values = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
         storage = values.untyped_storage()
         return storage._cdata, StorageWeakRef(storage)
@@ -179,7 +179,7 @@ def all_flags(flags: Sequence[Any]) -> list[bool]:
 
 def kept(flag: Any) -> Any:
     """A flag that `all_flags` can read later. Flags that `torch.func.functionalize` has wrapped must be read inside."""
-    return bool(flag) if torch._is_functional_tensor(flag) else flag
+    return bool(flag) if is_functional(flag) else flag
 
 
 def either(flags: Sequence[Any]) -> Any:

@@ -11,10 +11,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from amanda import Error
-from amanda.toolkit.torch import functorch_level, saved_tensor_hooks
+from amanda.toolkit.torch import (
+    differentiates_forward,
+    disabled_torch_function,
+    functorch_level,
+    make_wrapper,
+    saved_tensor_hooks,
+    tree_map_only,
+)
 
 if TYPE_CHECKING:
     from .match import Match
@@ -52,7 +58,7 @@ class Key(NamedTuple):
     def of(cls, inputs: Iterable[Any]) -> Key | None:
         """The key of these operands. None if they cannot be deferred."""
         tensors = _tensors(inputs)
-        transformed = functorch_level() is not None or torch.autograd.forward_ad._current_level >= 0
+        transformed = functorch_level() is not None or differentiates_forward()
         if transformed or not tensors or not all(map(_is_plain, tensors)):
             return None
         key = cls(Modes.now(tensors[0].device.type), tuple(map(_kind, _leaves(inputs))))
@@ -180,9 +186,7 @@ class Pending:
 
     def placeholder(self) -> Deferred:
         like = self._result
-        made: Deferred = torch.Tensor._make_wrapper_subclass(
-            Deferred, like.shape, strides=like.strides, dtype=like.dtype, device=like.device
-        )
+        made: Deferred = make_wrapper(Deferred, like.shape, strides=like.strides, dtype=like.dtype, device=like.device)
         made.pending = self
         return made
 
@@ -238,7 +242,7 @@ class Deferred(torch.Tensor):  # type: ignore[misc]
 
     pending: Pending
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # call paths stay the same
+    __torch_function__ = disabled_torch_function  # call paths stay the same
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

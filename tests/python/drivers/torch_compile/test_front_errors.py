@@ -71,11 +71,36 @@ def test_a_build_without_the_driver(forked_python):
     """)
     refused, *results = printed.splitlines()
     assert refused == (
-        "[compile] this build of amanda has no driver for compiled functions; build it against torch 2.13. "
+        "[compile] this build of amanda has no driver for compiled functions; build it in a checkout. "
         'Until then, compiled="eager" runs compiled functions eagerly, under the tools, and '
         'compiled="opaque" as they are, unseen'
     )
     assert results == ["[1.0, 3.0]"] * 3
+
+
+def test_a_torch_without_a_method_that_is_replaced(fresh_python):
+    """It is found out when the driver is loaded, and not in the middle of a compilation."""
+    printed = fresh_python("""
+        import amanda
+        import torch
+        from torch._dynamo.variables.user_defined import UserDefinedClassVariable
+        del UserDefinedClassVariable._call_cross_entropy_loss
+        x, compiled = torch.tensor([-1.0, 2.0]), torch.compile(lambda x: torch.relu(x) + 1, backend="aot_eager")
+        try:
+            with amanda.apply(amanda.Tool(), compiled="graph"):
+                compiled(x)
+        except amanda.Error as error:
+            print(error)
+        print(compiled(x).tolist())
+    """)
+    refused, result = printed.splitlines()
+    assert refused == (
+        f"[compile] torch {torch.__version__} has no "
+        "torch._dynamo.variables.user_defined.UserDefinedClassVariable._call_cross_entropy_loss, which this version of "
+        "amanda relies on to instrument compiled functions; install torch 2.11, 2.12 or 2.13, or a newer amanda. Until "
+        'then, compiled="eager" runs compiled functions eagerly, under the tools, and compiled="opaque" as they are, unseen'
+    )
+    assert result == "[1.0, 3.0]"
 
 
 def test_a_torch_that_does_not_fit(monkeypatch):

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from amanda import _core
+from amanda.drivers.torch import port
 
 Callback = Any  # of Dynamo's: compiles a frame
 
@@ -38,12 +39,16 @@ def describe() -> str:
     """For `amanda doctor`."""
     if not is_built():
         return _NOT_BUILT.removeprefix("[compile] ")
-    if "torch._dynamo" not in sys.modules:
+    if port.DYNAMO not in sys.modules:
         return 'ready for compiled="graph", when a program imports torch._dynamo'
-    return 'compiled="graph" is available' if _callbacks() else _refusals[0]
+    if not _callbacks():
+        return _refusals[0]
+    from amanda.drivers.torch_compile import port as own
+
+    return f'compiled="graph" is available: {len(own.names.found)} private names are used, and all are there'
 
 
-_NOT_BUILT = "[compile] this build of amanda has no driver for compiled functions; build it against torch 2.13"
+_NOT_BUILT = "[compile] this build of amanda has no driver for compiled functions; build it in a checkout"
 _refusals: list[str] = []
 
 

@@ -18,7 +18,9 @@ _ours: dict[int, int] = {}  # by the program's, and by itself
 
 def enter() -> None:
     """The compiled function that is about to run on this thread looks into, and adds to, our part of the cache. Dynamo
-    restores it when the function returns."""
+    restores it when the function returns. Up to torch 2.12 the cache has no parts."""
+    if not port.HAS_REGIONS:
+        return
     region = port.region()
     ours = _ours.get(region)
     port.set_region(_make(region) if ours is None else ours)

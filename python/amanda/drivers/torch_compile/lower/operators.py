@@ -40,11 +40,11 @@ for _mode in port.SELECTING_MODES:
 
 def _without_autograd(*args: Any, **kwargs: Any) -> Any:
     """PyTorch has this for devices, but not for layouts such as MKLDNN's."""
-    with torch._C._AutoDispatchBelowAutograd():
+    with port.BelowAutograd():
         return port.with_effects(*args, **kwargs)
 
 
-port.with_effects.py_impl(torch._C.DispatchKey.AutogradOther)(_without_autograd)
+port.with_effects.py_impl(port.DispatchKey.AutogradOther)(_without_autograd)
 
 
 def _not_shown(*args: Any) -> None:
@@ -63,8 +63,8 @@ _library = torch.library.Library("amanda", "IMPL")
 _library.impl("look_v1", _not_shown, "Batched")
 for _name in "edit_v1", "run_v1", "replay_v1":
     _library.impl(_name, _refused, "Batched")
-port.with_effects.fallthrough(torch._C._dispatch_key_parse("VmapMode"))
-port.with_effects.py_impl(torch._C._dispatch_key_parse("Batched"))(
+port.with_effects.fallthrough(port.parse_dispatch_key("VmapMode"))
+port.with_effects.py_impl(port.parse_dispatch_key("Batched"))(
     lambda token, op, *args, **kwargs: (token, op(*args, **kwargs))
 )
 
@@ -94,7 +94,7 @@ def _run(
         op, inputs = _originals[original]
         with torch.no_grad(), amanda._torch_compile.Autocast(list(autocast)):
             made = _call(op, [_operand(layout, values, numbers) for layout in inputs])
-        results = [leaf for leaf in torch.utils._pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+        results = [leaf for leaf in port.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
     fresh = [torch.empty(result.shape, dtype=result.dtype, device=result.device) for result in results]
     return [*fresh, torch.empty_like(table)]
 

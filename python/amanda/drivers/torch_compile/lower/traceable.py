@@ -73,7 +73,7 @@ class _Surroundings:
         for before in node.graph.nodes:
             if before is node:
                 break
-            if before.target is torch._C._set_grad_enabled:
+            if before.target is port.set_grad_enabled:
                 grad = bool(before.args[0])
             elif before.target is port.enter_autocast:
                 entered[before] = before.args
@@ -136,7 +136,7 @@ def _original(call: Call) -> Callable[..., Any]:
 
 
 def _fake_mode_of(call: Call) -> Any:
-    for value in torch.utils._pytree.tree_leaves((call.fakes, call.outputs)):
+    for value in port.tree_leaves((call.fakes, call.outputs)):
         if isinstance(value, port.FakeTensor):
             return value.fake_mode
     raise _UntraceableError("it gets no tensor")
@@ -177,20 +177,20 @@ class _Inliner:
 
     def _copy(self, given: list[Any]) -> dict[fx.Node, Any]:
         """Copies the nodes, and returns what each stands for."""
-        leaves = iter(torch.utils._pytree.tree_leaves(given))
+        leaves = iter(port.tree_leaves(given))
         env: dict[fx.Node, Any] = {}
         nodes = list(self._traced.gm.graph.nodes)
         for node in nodes:
             if node.op == "get_attr" and not isinstance(_held(self._traced.gm, node), torch.Tensor):
                 raise _UntraceableError("it calls a higher-order operator")
-            if self._traced.isolated and node.target is torch._C._set_grad_enabled and node.args[0]:
+            if self._traced.isolated and node.target is port.set_grad_enabled and node.args[0]:
                 raise _UntraceableError("it records gradients; with differentiable=True it runs as the program does")
         for node in nodes:
             if node.op == "placeholder":
                 env[node] = next(leaves)
             elif node.op == "get_attr":
                 env[node] = self._constant(_held(self._traced.gm, node))
-            elif node.op != "output" and not (self._traced.isolated and node.target is torch._C._set_grad_enabled):
+            elif node.op != "output" and not (self._traced.isolated and node.target is port.set_grad_enabled):
                 env[node] = self._graph.node_copy(node, env.__getitem__)
                 env[node].meta = dict(self._meta)
         return env

@@ -97,28 +97,28 @@ def capturing() -> Iterator[None]:
 
 # ---- what Dynamo does -------------------------------------------------------------------------------------------------
 
-_patched: list[tuple[type, str, Any]] = []
+_patched: list[tuple[port.Method, Any]] = []
 
 
 def _patch() -> None:
-    _replace(port.SubgraphTracer, "create_node", _noting_nodes)
-    _replace(port.UnspecializedNNModuleVariable, "call_function", _noting_modules)
-    _replace(port.CheckpointVariable, "_call_function", _noting_checkpoints)
-    _replace(port.RegionVariable, "_call_function", _noting_regions)
-    _replace(port.GeneratorVariable, "gen_send_ex2", _noting_generators)
-    _replace(port.UserDefinedClassVariable, "_call_cross_entropy_loss", _noting_losses)
+    _replace(port.CREATE_NODE, _noting_nodes)
+    _replace(port.CALL_MODULE, _noting_modules)
+    _replace(port.CALL_CHECKPOINT, _noting_checkpoints)
+    _replace(port.CALL_REGION, _noting_regions)
+    _replace(port.RESUME_GENERATOR, _noting_generators)
+    _replace(port.MAKE_LOSS, _noting_losses)
 
 
 def _unpatch() -> None:
     while _patched:
-        cls, name, function = _patched.pop()
-        setattr(cls, name, function)
+        method, function = _patched.pop()
+        setattr(method.cls, method.name, function)
 
 
-def _replace(cls: type, name: str, wrap: Callable[[Any], Any]) -> None:
-    function = cls.__dict__[name]
-    _patched.append((cls, name, function))
-    setattr(cls, name, functools.wraps(function)(wrap(function)))
+def _replace(method: port.Method, wrap: Callable[[Any], Any]) -> None:
+    function = getattr(method.cls, method.name)
+    _patched.append((method, function))
+    setattr(method.cls, method.name, functools.wraps(function)(wrap(function)))
 
 
 def _noting_nodes(create: Any) -> Any:
@@ -149,7 +149,7 @@ def _noting_checkpoints(call: Any) -> Any:
 
 def _noting_regions(call: Any) -> Any:
     runs = port.RUN_REGION
-    return _noting(call, Traced(runs, _last_call(runs), "torch._higher_order_ops.invoke_subgraph"))
+    return _noting(call, Traced(runs, _last_call(runs), port.REGION_MODULE))
 
 
 def _noting(call: Any, step: Traced) -> Any:
@@ -160,15 +160,15 @@ def _noting(call: Any, step: Traced) -> Any:
     return _call_function
 
 
-def _noting_generators(send: Any) -> Any:
-    def gen_send_ex2(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+def _noting_generators(resume: Any) -> Any:
+    def run(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
         _resumed.append((self.inline_tracer, tx))
         try:
-            return send(self, tx, *args, **kwargs)
+            return resume(self, tx, *args, **kwargs)
         finally:
             _resumed.pop()
 
-    return gen_send_ex2
+    return run
 
 
 def _noting_losses(construct: Any) -> Any:

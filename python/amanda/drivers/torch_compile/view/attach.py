@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from amanda import _core
+from amanda import _core, _torch
 from amanda.drivers.torch.identity import parameter_names
 from amanda.drivers.torch_compile import port
 
-_MINOR = ".".join(torch.__version__.split(".")[:2])
+_MINOR = ".".join(_torch.built_for().split(".")[:2])  # as in the eager driver's
 
 COMPILE = _core.GraphBackend(
     f"pytorch/{_MINOR}/compile",
