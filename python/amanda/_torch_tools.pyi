@@ -119,7 +119,7 @@ class Storages:
     def routines(self, node: typing.SupportsInt | typing.SupportsIndex, written: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], returned: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> tuple[typing_extensions.CapsuleType, typing_extensions.CapsuleType]:
         """For `_core.NativeRoutine`, before and after an operator. They decline where the graph grows."""
     def sizes(self) -> list[tuple[int, int]]:
-        """For each storage, how many places and last writes are kept."""
+        """For each storage, how many layouts and last writes are kept."""
     def write(self, tensor: torch.Tensor, writer: typing.SupportsInt | typing.SupportsIndex) -> None: ...
 class UnwrittenMemory:
     """Which memory has no values yet."""
