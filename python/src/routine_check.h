@@ -15,8 +15,8 @@ struct ScheduleCall {
   const py::object& shown;  // what is selected only to look at, or None
 };
 
-/// Throws what amanda.core.routine_checks raises if the routine can't take what it will be given, after it has removed the
-/// action.
+/// Throws what amanda.core.routine_checks raises if the routine can't take what it will be given, after it has removed
+/// the action.
 Action checked(const ContextHandle& context, const ScheduleCall& call, Action action);
 
 /// True if this routine only looks at its operands. Takes long.

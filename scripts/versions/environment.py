@@ -41,7 +41,7 @@ class Environment:
             raise NotInstalledError(f"torch {self.pair.torch} is installed, but cannot be imported")
 
     def ask(self, program: str, alone: bool = False) -> str:
-        """What the program prints; an empty text if it fails. `alone`: `torch.version` without the rest of torch."""
+        """The output of the program; an empty text if it fails. `alone`: `torch.version` without the rest of torch."""
         if alone:
             file = self._site() / "torch" / "version.py"
             program = f"exec(open({str(file)!r}).read()); print(__version__)"

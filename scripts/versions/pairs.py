@@ -49,7 +49,7 @@ SUITES = {
 SUITES = {name: tuple(_PYTHON + file for file in files) for name, files in SUITES.items()}
 MINUTES = 20  # for one suite, on a busy machine
 
-# What torch, the build and the tests import, at the versions of requirements.txt where it names one.
+# The packages that torch, the build and the tests import. Those that requirements.txt names have its versions.
 PACKAGES = (
     *("filelock", "fsspec", "jinja2", "networkx", "numpy", "setuptools<82", "sympy", "typing_extensions"),
     *(

@@ -27,7 +27,7 @@ class Suite:
 
 @dataclasses.dataclass
 class Result:
-    """What became of a pair. A step that failed is the last one: its text says why."""
+    """The result of a pair. A step that failed is the last one: its text says why."""
 
     pair: str
     torch: str = ""  # as it calls itself
@@ -140,7 +140,7 @@ def _call(environment: Environment, command, output, timeout=None):
 
 
 def _read(file: Path) -> Suite:
-    """What a JUnit file says."""
+    """The suite of a JUnit file."""
     if not file.exists():
         return Suite(error="its runner failed")
     suite = Suite()
