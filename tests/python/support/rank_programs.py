@@ -7,7 +7,9 @@ from preloaded import Preloaded
 from repository import ROOT
 
 # The folders from which a program imports what tests share, and the tests.
-PATH = f"import sys; sys.path[1:1] = {[str(Path(__file__).parent), str(ROOT)]}\n"
+PATH = f"import os, sys; sys.path[1:1] = {[str(Path(__file__).parent), str(ROOT)]}\n"
+# A group's thread may still release a Python object: at the end of the interpreter that would abort the process.
+END = "\nsys.stdout.flush(); sys.stderr.flush(); os._exit(0)\n"
 
 
 class Ranks:
@@ -18,15 +20,15 @@ class Ranks:
 
     def program(self, program: str, count: int, *arguments: str, command: tuple[str, ...] = ()) -> list[str]:
         """What each process printed. The program may import the files in this folder."""
-        (self._folder / "program.py").write_text(PATH + program)
+        (self._folder / "program.py").write_text(PATH + program + ("" if command else END))
         return self._run([*command, "program.py", *arguments], count)
 
     def function(self, function: Callable[..., None], count: int, *arguments: str) -> None:
         """function(rank, *arguments) in each: a function at the top of a file of tests."""
         (self._folder / "program.py").write_text(
-            f"{PATH}import importlib, os\n"
+            f"{PATH}import importlib\n"
             f"function = importlib.import_module({function.__module__!r}).{function.__name__}\n"
-            "function(int(os.environ['RANK']), *sys.argv[1:])\n"
+            f"function(int(os.environ['RANK']), *sys.argv[1:]){END}"
         )
         self._run(["program.py", *arguments], count)
 
