@@ -22,7 +22,7 @@ LOOKING = """
             self.add_inst_for_op(lambda context: self.seen.append((context.namespace, context.op.__name__)), ops="Relu")
 
     def names():
-        return [driver.framework for driver in drivers.loaded()]
+        return [driver.framework for driver in registry.loaded()]
 """
 
 
