@@ -133,7 +133,7 @@ def test_a_cpp_program_gets_the_build_of_the_torch_that_is_found(installed, tmp_
 
 def test_what_makes_no_one_wheel_is_refused(wheel, renamed, tmp_path):
     other = renamed("2.12")
-    changed = renamed("2.12", change="amanda/scope.py")
+    changed = renamed("2.12", change="amanda/core/scope.py")
     interpreter = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     python = renamed("2.12", name=wheel.name.replace(interpreter, "cp39"))
     plain = renamed("2.12", name=re.sub("manylinux_[0-9]+_[0-9]+_", "linux_", wheel.name))
@@ -142,9 +142,9 @@ def test_what_makes_no_one_wheel_is_refused(wheel, renamed, tmp_path):
         (
             wheel,
             changed,
-        ): f"{wheel} and {changed} differ in amanda/scope.py; build both from the same sources and by the "
+        ): f"{wheel} and {changed} differ in amanda/core/scope.py; build both from the same sources and by the "
         "same compiler",
-        (wheel, python): f"{wheel} and {python} are amanda 0.1.0 for {interpreter}, {interpreter} and amanda "
+        (wheel, python): f"{wheel} and {python} are amanda-nn 0.1.0 for {interpreter}, {interpreter} and amanda-nn "
         "0.1.0 for cp39, cp39",
         (wheel, plain): f"{plain.name} has no manylinux tag; build it with scripts/wheel.sh",
     }

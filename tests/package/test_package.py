@@ -75,7 +75,7 @@ def test_the_import_is_quick_and_takes_no_other_package(installed, wheel, tmp_pa
     assert packages - sys.stdlib_module_names - unlisted == {"amanda"}
 
 
-SCRIPT = "import torch\nlayer = torch.nn.Linear(4, 2)\nlayer(torch.ones(3, 4)).sum().backward()\n"
+SCRIPT = "import torch\ntorch.manual_seed(0)\nlayer = torch.nn.Linear(4, 2)\nlayer(torch.ones(3, 4)).sum().backward()\n"
 COMMANDS = {"run", "doctor", "ls", "profile", "memory", "nan", "diff", "trace", "watch"}
 
 
