@@ -21,14 +21,14 @@ struct OpenTools {
 ScopeStackUse::ScopeStackUse(std::shared_ptr<ScopeStack> stack, Owners owners)
     : stack_(std::move(stack)), owners_(std::move(owners)) {
   stack_->uses_.fetch_add(1);
-  OpenTools& open = leaked<OpenTools>();
+  auto& open = leaked<OpenTools>();
   std::lock_guard lock(open.mutex);
   for (const ActiveTool& active : stack_->tools_) ++open.threads[active.tool];
 }
 
 ScopeStackUse::~ScopeStackUse() {
   stack_->uses_.fetch_sub(1);
-  OpenTools& open = leaked<OpenTools>();
+  auto& open = leaked<OpenTools>();
   std::lock_guard lock(open.mutex);
   for (const ActiveTool& active : stack_->tools_) {
     if (auto found = open.threads.find(active.tool); --found->second == 0) open.threads.erase(found);
@@ -36,7 +36,7 @@ ScopeStackUse::~ScopeStackUse() {
 }
 
 size_t ScopeStackUse::count(const Tool& tool) {
-  OpenTools& open = leaked<OpenTools>();
+  auto& open = leaked<OpenTools>();
   std::lock_guard lock(open.mutex);
   const auto found = open.threads.find(&tool);
   return found == open.threads.end() ? 0 : found->second;

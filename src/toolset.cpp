@@ -61,7 +61,7 @@ ToolsetPtr ScopeStack::toolset(ToolBits inside) const {
   for (ScopeState* scope : scopes_) made->scopes.push_back(scope->weak_from_this());
   ToolsetPtr result;
   {
-    KnownToolsets& known = leaked<KnownToolsets>();
+    auto& known = leaked<KnownToolsets>();
     std::lock_guard lock(known.mutex);
     std::weak_ptr<const Toolset> uncached;
     std::erase_if(known.toolsets, [](const auto& one) { return one.second.expired(); });

@@ -45,7 +45,9 @@ def columns(output, operator):
 
 def test_without_a_program_it_prints_the_installation(doctor):
     done = doctor()
-    said = [line for line in done.stderr.splitlines() if "triton not found" not in line]  # with CUDA, but without triton
+    said = [
+        line for line in done.stderr.splitlines() if "triton not found" not in line
+    ]  # with CUDA, but without triton
     assert (done.returncode, said) == (0, [])
     lines = dict(re.split(r"  +", line, maxsplit=1) for line in done.stdout.splitlines())
     assert list(lines) == [
