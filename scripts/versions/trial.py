@@ -92,6 +92,7 @@ def _import(environment: Environment, result: Result) -> bool:
 def _ctest(environment: Environment, result: Result) -> bool:
     """All C++ tests: the core's, and the driver's against this LibTorch."""
     file = environment.folder / "ctest.xml"
+    file.unlink(missing_ok=True)
     command = ["ctest", "--test-dir", environment.folder / "build", "-j", JOBS, "--output-junit", file]
     with open(environment.folder / "ctest.log", "w") as log:
         _call(environment, command, log)

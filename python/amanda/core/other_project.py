@@ -10,7 +10,7 @@ import warnings
 
 def warn() -> None:
     """Warns if the other project is installed where this process looks for packages."""
-    for folder in dict.fromkeys(sys.path):
+    for folder in dict.fromkeys(map(str, sys.path)):  # programs append paths of other types
         if folder.endswith("-packages") and glob.glob(os.path.join(glob.escape(folder), "amanda-[0-9]*.dist-info")):
             warnings.warn(
                 f"[import] another project named 'amanda' is installed in {folder}, and its command `amanda` replaces this "

@@ -33,3 +33,10 @@ def test_with_it_a_warning_names_the_folder_and_the_remedy(site):
     )
     with pytest.warns(UserWarning, match=f"^{re.escape(text)}$"):
         other_project.warn()
+
+
+def test_entries_of_the_search_path_may_be_paths(site, monkeypatch):
+    monkeypatch.setattr(sys, "path", [site])
+    (site / "amanda-0.2.dist-info").mkdir()
+    with pytest.warns(UserWarning, match="another project named 'amanda'"):
+        other_project.warn()

@@ -287,9 +287,9 @@ def test_a_fork_while_another_thread_names_places_and_forgets_them(recorder):
         gc.collect()
         return 3
 
-    # Imports what scopes import: a child waits forever for a module that a thread was importing.
+    # Imports what scopes and layers import on first use: a child waits forever for a module that a thread was importing.
     with amanda.apply(Look(), coverage=True), scope:
-        torch.relu(X)
+        nn.Linear(2, 2)(X)
     busy = threading.Thread(target=name)
     busy.start()
     try:

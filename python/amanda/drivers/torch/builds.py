@@ -56,7 +56,7 @@ class Builds:
         try:
             yield
         except ImportError as error:
-            if not os.path.isabs(str(error).partition(":")[0]):  # the dynamic loader's messages begin with a file
+            if not (error.path or "").endswith(".so"):  # not of the dynamic loader, which says which module it loads
                 raise
             raise ImportError(
                 f"[torch] the build for torch {self.used} does not load with torch {torch_version} in {torch_folder}: "
