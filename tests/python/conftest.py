@@ -104,6 +104,15 @@ def ranks(preloaded: Preloaded, tmp_path: Path) -> Ranks:
     return Ranks(preloaded, tmp_path)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """PyTorch's own threads: one. Sums are the same to the bit in every run, and operators on small tensors are fast."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(autouse=True)
 def leaves_nothing_behind() -> Iterator[None]:
     """Each test starts from the same random state, and must leave its thread as it found it."""

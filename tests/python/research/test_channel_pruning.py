@@ -19,13 +19,7 @@ import transformers
 from amanda.research.pruning import ChannelPruning
 from tool_regimes import REGIMES, in_regime
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # the tensors are small
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")  # the tensors are small
 
 
 class FBSConv(torch.nn.Module):

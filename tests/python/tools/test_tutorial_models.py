@@ -24,17 +24,7 @@ from amanda.tools.quantization import DynamicQuantization, FakeQuantization, Sta
 from amanda.tools.rewriting import SubgraphRewriting
 from amanda.tools.statistics import OpStatistics
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """The tensors are small."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]  # the tensors are small
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 99}
 IMAGES, TEXTS = {"pixel_values": (4, 3, 32, 32)}, {"input_ids": (4, 12)}
