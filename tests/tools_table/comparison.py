@@ -76,14 +76,14 @@ TOOLS = [
     Compared(
         "research.CascadePruning",
         "an encoder with the rule in it; BERT and ALBERT without the tokens",
-        "test_attention_pruning.py::test_twenty_steps_are_those_of_a_module_by_hand",
+        "test_cascade_pruning.py::test_twenty_steps_are_those_of_a_module_by_hand",
         20,
         Published("Block-Skim", native=1105, amanda=179),
     ),
     Compared(
         "research.HeadPruning",
         "zeros in front of the output projections of BERT and ALBERT",
-        "test_attention_pruning.py::test_heads_are_pruned_as_zeros_in_front_of_the_output_projection",
+        "test_head_pruning.py::test_heads_are_pruned_as_zeros_in_front_of_the_output_projection",
         20,
     ),
     Compared(
