@@ -16,6 +16,8 @@ CONCAT = BACKEND.intern("taps", "Concat", inputs=["values", "axis"], outputs=["o
 SPLIT = BACKEND.intern("taps", "Split", inputs=["axis", "value"], outputs=["output"])
 ADD_GRADIENT = BACKEND.intern("taps", "AddGradient")
 
+X, Y = np.float32([[1, 2], [3, 4]]), np.float32([[10, 20], [30, 40]])
+
 
 class Graph:
     """Graphs of one operator, with its gradient if `backward`, as the core sees them."""
@@ -81,3 +83,21 @@ def translated(run):
         raise
     finally:
         _tensorflow.end_run()
+
+
+def before(run, routine, x=X, y=Y, *, results=((0, -1), (1, -1)), inputs=None, scope=None, **options):
+    """x + y with a tap before it that returns `results`; None for a result that the tap does not return."""
+    _scope, artifact = scope or taps(Graph(), tool(lambda c: c.insert_before_op(routine, inputs=inputs, **options)))
+    [tap] = artifact.lowered[0]
+    node = _tensorflow.TapNode(operator(), tap.id, [("input", 0, -1), ("input", 1, -1)], list(results))
+
+    def build(x, y):
+        now = {0: x, 1: y}
+        made = emit(node, [x, y], [now[position].dtype for position, _ in results])
+        if not results:
+            with tf.control_dependencies([made]):
+                return x + y
+        now |= {position: value for (position, _), value in zip(results, made, strict=True)}
+        return now[0] + now[1]
+
+    return run(build, x=x, y=y)

@@ -11,7 +11,8 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import amanda
 import numpy as np
@@ -35,3 +36,11 @@ def leaves_nothing_behind() -> Iterator[None]:
     assert amanda.is_enabled()
     assert amanda.is_cache_enabled()
     assert tf.executing_eagerly()
+
+
+@pytest.fixture(params=["run_v1", "run_function"], ids=["v1", "function"])
+def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Runs nodes of the op AmandaTap, in a graph of version 1 and in a function."""
+    import by_hand_taps  # loads the op
+
+    return getattr(by_hand_taps, request.param)

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from amanda import _tensorflow
 from amanda.tool import NativeTool
-from by_hand_taps import CONCAT, Graph, emit, operator, run_function, run_v1, taps
+from by_hand_taps import CONCAT, Graph, X, Y, emit, operator, taps
 
-X, Y = np.float32([[1, 2], [3, 4]]), np.float32([[10, 20], [30, 40]])
 BOTH = [("input", 0, -1), ("input", 1, -1)]
 
 
@@ -21,11 +20,6 @@ def native():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture(params=[run_v1, run_function], ids=["v1", "function"])
-def run(request):
-    return request.param
 
 
 def scope_of(native, does, seen=None, graph=None):
