@@ -35,9 +35,7 @@ OPERATORS = {
     "broadcast": (lambda x: x + x.sum(1, keepdim=True), lambda x: x + x.sum(1, keepdim=True).expand(x.shape)),
     "relu6": (lambda x: F.relu6(x * 2), lambda x: torch.relu(x) * 2),
 }
-
 WEIGHT = torch.randint(-3, 4, (4, 6), generator=torch.Generator().manual_seed(1)).float()
-
 KERNEL = torch.randint(-3, 4, (2, 3, 3), generator=torch.Generator().manual_seed(2)).float()
 
 

@@ -127,9 +127,7 @@ class Shapes(nn.Module):
 
 
 MODELS = {"lenet": (LeNet, (1, 8, 8)), "residual": (Residual, (2, 5, 5)), "pre-activation": (PreActivation, (2, 4, 4))}
-
 MODELS["shapes"] = (Shapes, (2, 5, 5))
-
 each_model = pytest.mark.parametrize("name", MODELS)
 
 
