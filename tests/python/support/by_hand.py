@@ -20,6 +20,14 @@ def edit(x):
     return x * 2 + 1
 
 
+def doubled(y, *rest):
+    return y * 2
+
+
+def relu_in_place(x, w):
+    return torch.relu_(x @ w) * 3
+
+
 def gradients(function):
     """Result and gradients of function(x, w), on tensors that are always the same."""
     torch.manual_seed(0)
