@@ -1,4 +1,4 @@
-"""The rule for PyTorch's operators. It imports nothing of PyTorch."""
+"""The keys of the vocabulary for PyTorch's operators. It imports nothing of PyTorch."""
 
 from __future__ import annotations
 
@@ -37,13 +37,6 @@ _GRADIENTS: dict[str, tuple[str, ...]] = {
 
 _OF_LINEAR = {"AddmmBackward0": ("bias", "input"), "MmBackward0": ("input",), "TBackward0": ("weight",)}
 """The same in linear, where the second factor is the weight transposed. The input's gradient comes as a matrix."""
-
-
-def rule(context: OpContext) -> None:
-    if "op_type" not in context:
-        context.update(keys(context))
-    if context.is_backward() and "op_type" in context:
-        context["grad_roles"] = _grad_roles(context)
 
 
 def keys(context: OpContext) -> dict[str, Any]:
@@ -93,7 +86,7 @@ def _weight_layout(word: str, positions: dict[str, int], inputs: tuple[Any, ...]
     return None
 
 
-def _grad_roles(context: OpContext) -> dict[str, int]:
+def grad_roles(context: OpContext) -> dict[str, int]:
     node = context.backward_op.__name__
     computed = (_OF_LINEAR if context["op_type"] == "linear" else _GRADIENTS).get(node, ())
     roles = context["roles"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any, Final
 
 from amanda import OpContext
@@ -9,14 +10,27 @@ from amanda import OpContext
 from . import pytorch, tensorflow
 from .mapping_tool import MappingTool, Rule
 
-STANDARD_RULES: Final[tuple[tuple[str, Rule], ...]] = (("pytorch", pytorch.rule), ("tensorflow", tensorflow.rule))
+_FRAMEWORKS: dict[str, ModuleType] = {"pytorch": pytorch, "tensorflow": tensorflow}
+
+
+def _rule_of(framework: ModuleType) -> Rule:
+    def rule(context: OpContext) -> None:
+        if "op_type" not in context:
+            context.update(framework.keys(context))
+        if context.is_backward() and "op_type" in context:
+            context["grad_roles"] = framework.grad_roles(context)
+
+    return rule
+
+
+STANDARD_RULES: Final[tuple[tuple[str, Rule], ...]] = tuple((name, _rule_of(one)) for name, one in _FRAMEWORKS.items())
 """Rules for `MappingTool`: they write the keys that `vocabulary` describes."""
 
 
 def keys_of(context: OpContext) -> dict[str, Any]:
     """The keys that `vocabulary` would write into the context of this forward operator."""
-    of_framework = {"pytorch": pytorch.keys, "tensorflow": tensorflow.keys}.get(context.namespace.partition("/")[0])
-    return {} if of_framework is None else of_framework(context)
+    framework = _FRAMEWORKS.get(context.namespace.partition("/")[0])
+    return {} if framework is None else framework.keys(context)
 
 
 def vocabulary() -> MappingTool:

@@ -1,4 +1,4 @@
-"""The rule for TensorFlow's operators, in graphs and functions. It imports nothing of TensorFlow."""
+"""The keys of the vocabulary for TensorFlow's operators, in graphs and functions. It imports nothing of TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,13 +19,6 @@ _WEIGHT_LAYOUTS = {
     "conv_transpose3d": "DHWOI",
 }
 _TRANSPOSES = {"MatMul": ("transpose_a", "transpose_b")}
-
-
-def rule(context: OpContext) -> None:
-    if "op_type" not in context:
-        context.update(keys(context))
-    if context.is_backward() and "op_type" in context:
-        context["grad_roles"] = _grad_roles(context)
 
 
 def keys(context: OpContext) -> dict[str, Any]:
@@ -81,7 +74,7 @@ def _weight_layout(context: OpContext, operation: Any, word: str, positions: dic
     return None if rank is None else layouts.factor(rank, on_the_left, transposed)
 
 
-def _grad_roles(context: OpContext) -> dict[str, int]:
+def grad_roles(context: OpContext) -> dict[str, int]:
     """A backward operator has a position for each input of its forward operator."""
     grad_inputs = context.grad_inputs if context.has_grad_inputs() else ()
     return {
