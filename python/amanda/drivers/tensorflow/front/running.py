@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -42,14 +43,19 @@ class FunctionWithTaps(port.AtomicFunction):  # type: ignore[misc]
     def call_flat(self, *args: Any) -> Any:
         if not port.runs_eagerly(self):
             return super().call_flat(*args)
-        _tensorflow.begin_run()
-        try:
-            return super().call_flat(*args)
-        except tf.errors.OpError as error:
-            _tensorflow.raise_error(error.message)
-            raise
-        finally:
-            _tensorflow.end_run()
+        return run_with_taps(super().call_flat, *args)
+
+
+def run_with_taps(function: Callable[..., Any], *args: Any) -> Any:
+    """Calls a function that runs taps. An error of a routine is raised as itself."""
+    _tensorflow.begin_run()
+    try:
+        return function(*args)
+    except tf.errors.OpError as error:
+        _tensorflow.raise_error(error.message)
+        raise
+    finally:
+        _tensorflow.end_run()
 
 
 def mark(function: Any) -> None:

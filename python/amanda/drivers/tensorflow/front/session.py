@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from amanda import _core, _tensorflow
+from amanda import _core
 from amanda.drivers.tensorflow import port
+from amanda.drivers.tensorflow.front import running
 from amanda.drivers.tensorflow.front.unsupported import warn
 from amanda.drivers.tensorflow.lower import nodes
 from amanda.drivers.tensorflow.lower.cone import Cone
@@ -152,14 +153,8 @@ def _run(
     if instead is None:
         return run(self, options, feed_dict, fetch_list, target_list, run_metadata)
     port.extend(self)
-    _tensorflow.begin_run()
-    try:
-        return run(self, options, feed_dict, instead.fetches, list(map(port.c_op_of, instead.targets)), run_metadata)
-    except tf.errors.OpError as error:
-        _tensorflow.raise_error(error.message)
-        raise
-    finally:
-        _tensorflow.end_run()
+    targets = list(map(port.c_op_of, instead.targets))
+    return running.run_with_taps(run, self, options, feed_dict, instead.fetches, targets, run_metadata)
 
 
 @functools.wraps(port.run_callable.original)
