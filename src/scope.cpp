@@ -52,12 +52,12 @@ uint64_t Scope::enter_entry() {
   // The low half counts entries; the high half identifies the process, so that an exit in a forked child is recognized.
   const uint64_t id = (forks << 32) | (next_entry++ & 0xFFFFFFFF);
   const std::shared_ptr<ScopeState> state = state_;  // a tool may destroy this scope
-  std::vector<Tool*> told;
+  std::vector<Tool*> entered;
   try {
     for (Tool* tool : state->tools()) {
       if (thread.is_active(tool)) continue;
       tool->on_enter(*this);
-      told.push_back(tool);
+      entered.push_back(tool);
     }
     if (state->filter_use().has_unmatched()) await_call(id);
     thread.entries.push_back({id, state, state->opened()});
@@ -65,7 +65,7 @@ uint64_t Scope::enter_entry() {
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
     end_await_call(id);
-    for (auto it = told.rbegin(); it != told.rend(); ++it) {
+    for (auto it = entered.rbegin(); it != entered.rend(); ++it) {
       try {
         (*it)->on_exit(*this, error);
       } catch (...) {  // the first error is reported

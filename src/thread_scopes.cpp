@@ -46,7 +46,7 @@ ThreadScopes::~ThreadScopes() {
 bool ThreadScopes::is_active(const Tool* tool) const { return stack && stack->contains(tool); }
 
 void ThreadScopes::tell() {
-  told = tool_generation.load();
+  generation = tool_generation.load();
   std::exception_ptr first;
   for (Backend* backend : attached_backends()) {
     try {
@@ -105,7 +105,7 @@ void refresh_this_thread() {
 
 void refresh_if_stale() {
   ThreadScopes& thread = this_thread;
-  if (thread.stack && thread.told != tool_generation.load(std::memory_order_relaxed)) thread.tell();
+  if (thread.stack && thread.generation != tool_generation.load(std::memory_order_relaxed)) thread.tell();
 }
 
 bool is_open_elsewhere(const Tool& tool) { return ScopeStackUse::count(tool) > (this_thread.is_active(&tool) ? 1 : 0); }

@@ -45,7 +45,7 @@ struct ThreadScopes {
   std::vector<ScopeEntry> entries;  // outermost first
   std::shared_ptr<ScopeStack> stack;
   Turns instrumentation, cache;
-  uint64_t told = 0;                                   // the tools' generation at the last switch_to()
+  uint64_t generation = 0;                             // the tools' generation at the last switch_to()
   std::vector<std::shared_ptr<const void>> of_parent;  // in a forked child: released once Python runs there
 
   bool is_active(const Tool* tool) const;

@@ -27,12 +27,12 @@ class PyTool final : public Tool {
  private:
   void tell(const char* method, const std::exception_ptr* error) {
     py::gil_scoped_acquire gil;
-    const py::object told = owner();
-    if (told.is_none()) return;
+    const py::object tool = owner();
+    if (tool.is_none()) return;
     if (error) {
-      told.attr("_tell")(method, python_exception(*error));
+      tool.attr("_tell")(method, python_exception(*error));
     } else {
-      told.attr("_tell")(method);
+      tool.attr("_tell")(method);
     }
   }
 

@@ -155,8 +155,8 @@ def _record_other(
             process.wait()
             program_end.leave(program_end.INTERRUPTED)
     if status:
-        told = status == statuses.PROGRAM_FAILED  # by the process that recorded
-        program_end.leave(statuses.PROGRAM_FAILED if told else program_failed("diff", script, status))
+        is_reported = status == statuses.PROGRAM_FAILED  # by the process that recorded
+        program_end.leave(statuses.PROGRAM_FAILED if is_reported else program_failed("diff", script, status))
 
 
 def _record(program: Program, folder: str, given: argparse.Namespace) -> None:

@@ -69,9 +69,9 @@ class FindNan(Command):
 
 def _found(what: str, findings: Sequence[Finding], propagated: int) -> str:
     kinds: collections.Counter[str] = collections.Counter(finding.kind for finding in findings)
-    told = [f"{counted(kinds[kind], 'operator')} {words}" for kind, words in _KINDS.items() if kinds[kind]]
+    parts = [f"{counted(kinds[kind], 'operator')} {words}" for kind, words in _KINDS.items() if kinds[kind]]
     passed = f", and {propagated} runs of others passed it on" if propagated else ""
-    return f"{what}: {', '.join(told)}{passed}"
+    return f"{what}: {', '.join(parts)}{passed}"
 
 
 _KINDS = {

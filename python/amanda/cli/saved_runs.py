@@ -44,8 +44,8 @@ def saved_runs(folder: str) -> list[SavedRun]:
     absent = [str(rank) for rank in range(world_size) if rank not in ranks]
     if absent:
         who = "rank" if len(absent) == 1 else "ranks"
-        told = f"{who} {', '.join(absent)} of {world_size}: nothing was written here"
-        runs[0] = runs[0]._replace(problems=[told, *runs[0].problems])
+        problem = f"{who} {', '.join(absent)} of {world_size}: nothing was written here"
+        runs[0] = runs[0]._replace(problems=[problem, *runs[0].problems])
     return runs
 
 

@@ -121,10 +121,10 @@ class ScheduledScope(Scope):
                 self._close(error)
         except BaseException as raised:
             failure = raised
-        told = self._tell("on_schedule_end", error or failure)
+        hook_failure = self._tell("on_schedule_end", error or failure)
         self._entered_by = None
-        if failure or (told is not None and error is None):
-            raise failure or told  # type: ignore[misc]
+        if failure or (hook_failure is not None and error is None):
+            raise failure or hook_failure  # type: ignore[misc]
 
     def _tell(self, method: str, *arguments: object) -> Exception | None:
         """The first exception, if the program is to get it."""

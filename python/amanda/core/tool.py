@@ -108,8 +108,8 @@ class Tool:
         parts += [_counted(self._asks, backward) for backward in (False, True)]
         if self._dependencies:
             parts.append("depends on " + ", ".join(tool._core.name for tool in self._dependencies))
-        told = "; ".join(filter(None, parts)) or "no analyses"
-        return f"<{kind}: {told}>" if name == kind else f"<{kind} {name!r}: {told}>"
+        summary = "; ".join(filter(None, parts)) or "no analyses"
+        return f"<{kind}: {summary}>" if name == kind else f"<{kind} {name!r}: {summary}>"
 
     @property
     def name(self) -> str:

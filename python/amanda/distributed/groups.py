@@ -41,10 +41,10 @@ def gathered(make: Callable[[], Any], to: int, group: ProcessGroup | None) -> li
         packed = pickle.dumps(make())
     except Exception as error:
         failure = error
-    told = (packed, failure and f"{type(failure).__name__}: {failure}")
+    message = (packed, failure and f"{type(failure).__name__}: {failure}")
     found: list[Any] | None = [None] * size if rank == to else None
     with switches.disabled():
-        dist.gather_object(told, found, group=group, group_dst=to)
+        dist.gather_object(message, found, group=group, group_dst=to)
     if failure is not None:
         raise failure
     if found is None:

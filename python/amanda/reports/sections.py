@@ -121,8 +121,8 @@ def table_of(
     """A cell for each of `columns` in each of `rows`; the first `most` of them (None: all)."""
     shown = rows[:most]
     if len(shown) < len(rows):
-        told = f"the first {len(shown):,} of {len(rows):,} rows; to_json, to_csv and amanda run --out write all"
-        caption = "\n".join(filter(None, [told, caption]))
+        note = f"the first {len(shown):,} of {len(rows):,} rows; to_json, to_csv and amanda run --out write all"
+        caption = "\n".join(filter(None, [note, caption]))
     same: dict[str, str] = {}  # equal texts are one: tables of operators repeat theirs
     texts = [[same.setdefault(text, text) for row in shown for text in [column.cell(row)]] for column in columns]
     keys = [[_key(column, row) for row in shown] for column in columns]

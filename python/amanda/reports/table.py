@@ -97,8 +97,8 @@ class Table(rich.table.Table):  # type: ignore[misc]
             left_out.insert(0, _text(shown.columns[last].header))
             shown = shown._without(last)
         if left_out:
-            told = f"no room in {options.max_width} characters for: {', '.join(left_out)}"
-            shown.caption = rich.text.Text("\n".join(filter(None, [_text(self.caption or ""), told])))
+            note = f"no room in {options.max_width} characters for: {', '.join(left_out)}"
+            shown.caption = rich.text.Text("\n".join(filter(None, [_text(self.caption or ""), note])))
         yield from rich.table.Table.__rich_console__(shown, console, options)
 
     def _least_width(self, console: rich.console.Console, options: rich.console.ConsoleOptions) -> int:

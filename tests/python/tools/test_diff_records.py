@@ -269,7 +269,7 @@ def test_every_dtype_is_stored_bit_by_bit(tmp_path, dtype):
         run()
         torch.zeros(0, 3, dtype=getattr(torch, dtype))
     record = Record(tmp_path / "r")
-    made = [record.result(run, i) for _, run in record.executions for i in range(len(run.told))]
+    made = [record.result(run, i) for _, run in record.executions for i in range(len(run.outputs))]
     made = [tensor for tensor in made if tensor is not None and tensor.dtype == getattr(torch, dtype)]
     assert {tuple(tensor.shape) for tensor in made} >= {(2, 3), (3, 2), (0, 3)}
     assert any(torch.equal(tensor, run()[1]) for tensor in made)

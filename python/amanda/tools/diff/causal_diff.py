@@ -94,7 +94,7 @@ class CausalDiff(Differences, Watching):
         return self._unwatched()
 
     def _ran(self, station: Station, seen: Seen) -> Sequence[Any] | None:
-        told = [text_of_array(tensor) for tensor in seen.tensors]
+        outputs = [text_of_array(tensor) for tensor in seen.tensors]
 
         def result(i: int) -> Any:
             return None if seen.are_views else values.kept(seen.tensors[i])
@@ -103,9 +103,9 @@ class CausalDiff(Differences, Watching):
             if self._damage:
                 return None
             self._compared += 1
-            self._note_unreadable(told)
+            self._note_unreadable(outputs)
             try:
-                return self._comparison.ran(station, told, seen, result)
+                return self._comparison.ran(station, outputs, seen, result)
             except DamagedRecord as error:  # the program goes on
                 self._damage = str(error)
                 self.set_ended_early()

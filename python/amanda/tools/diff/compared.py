@@ -23,11 +23,11 @@ class Compared:
     hidden: int = 0  # in another dtype than the reference's, with no more than hashes
     unreadable: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)  # by reason
 
-    def add(self, station: Station, told: Sequence[str]) -> None:
-        """An execution that has a counterpart. `told`: texts of its results."""
+    def add(self, station: Station, outputs: Sequence[str]) -> None:
+        """An execution that has a counterpart. `outputs`: texts of its results."""
         self.operators.add(station.id)
         self.directions.add("backward" if station.backward_op else "forward")
-        for text in told:
+        for text in outputs:
             reason = texts.why_unreadable(text)
             if reason is None:
                 self.results += 1

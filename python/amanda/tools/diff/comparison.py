@@ -67,8 +67,10 @@ class Comparison:
         self._tainted: set[tuple[int, int | None]] = set()  # runs of forward operators that saved other values
         self._unread: dict[tuple[int, int | None], str] = {}  # inputs of theirs that cannot be compared, in words
 
-    def ran(self, station: Station, told: Sequence[str], seen: Seen, result: Callable[[int], Any]) -> list[Any] | None:
-        """One execution. `told`: texts of its results. `result(i)` is one on the CPU, or None. Returns what replaces the
+    def ran(
+        self, station: Station, outputs: Sequence[str], seen: Seen, result: Callable[[int], Any]
+    ) -> list[Any] | None:
+        """One execution. `outputs`: texts of its results. `result(i)` is one on the CPU, or None. Returns what replaces the
         results.
 
         Raises:
@@ -77,31 +79,31 @@ class Comparison:
         inputs, forward = seen.inputs, seen.forward
         number, reference = self.matching.next(station, inputs)
         if reference is None:
-            self.matching.add_lone(station, inputs, told)
+            self.matching.add_lone(station, inputs, outputs)
             sources = self._sources(inputs, station)
             self.consequences.readers.update(sources)
-            self._follow(told, sources[0] if sources and station.is_view else ("lone", station.id), station)
+            self._follow(outputs, sources[0] if sources and station.is_view else ("lone", station.id), station)
             self._tainted.add((station.op_id, number))
             return None
-        self.compared.add(station, told)
+        self.compared.add(station, outputs)
         if not station.backward_op and (hidden := self._hidden(station, seen)):
             self._unread[station.op_id, number] = hidden
         changes = changes_of(station, reference.inputs, inputs)
-        if not told and not station.backward_op:
+        if not outputs and not station.backward_op:
             self._got(station, number, seen, changes)
-        if len(told) != len(reference.told):
-            note = f"{len(told)} tensors instead of {len(reference.told)}"
+        if len(outputs) != len(reference.outputs):
+            note = f"{len(outputs)} tensors instead of {len(reference.outputs)}"
             if not self._reads_saved(station, forward):
                 self._add(station, number, 0, _no_difference(note), "operator", note)
-            self._follow(told, ("cause", station.id), station)
+            self._follow(outputs, ("cause", station.id), station)
             return None
         self._is_healing &= not seen.are_fixed or station.accumulates
-        replaced: list[Any] = [None] * len(told)
+        replaced: list[Any] = [None] * len(outputs)
         source: Hashable | None = None
         explained = False
         if not station.backward_op and any(change.comparable for change in changes):
             self._tainted.add((station.op_id, number))
-        for i, (ours, theirs) in enumerate(zip(told, reference.told, strict=True)):
+        for i, (ours, theirs) in enumerate(zip(outputs, reference.outputs, strict=True)):
             if ours == theirs:
                 continue
             tensor, other = result(i), self._stored(reference, i)
@@ -252,8 +254,8 @@ class Comparison:
         self.causes.setdefault(key, Cause(kind, station, run, output, found, note)).add(station, run, found)
         return key
 
-    def _follow(self, told: Iterable[str], source: Hashable, station: Station) -> None:
-        self.consequences.add(told, source, gradients=bool(station.backward_op) and not station.accumulates)
+    def _follow(self, outputs: Iterable[str], source: Hashable, station: Station) -> None:
+        self.consequences.add(outputs, source, gradients=bool(station.backward_op) and not station.accumulates)
 
     def _sources(self, inputs: Iterable[str], station: Station) -> list[Hashable]:
         if not self.consequences:

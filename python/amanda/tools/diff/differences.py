@@ -165,7 +165,7 @@ class RecordDiff(Differences):
             self._comparison.accumulates(execution.inputs[0])
         are_views = station.is_view and not any(number is not None for number in execution.results)
         seen = Seen([], execution.inputs, execution.forward, are_views)
-        self._comparison.ran(station, execution.told, seen, functools.partial(self._other.result, execution))
+        self._comparison.ran(station, execution.outputs, seen, functools.partial(self._other.result, execution))
 
     def _unseen(self) -> list[str]:
         return self._other.unseen

@@ -32,7 +32,7 @@ def of_reference(record: Record, matching: Matching, *, heal: bool) -> Consequen
             read = (tensor for text in execution.inputs for tensor in tensors_in(text))
             source = next(filter(None, (found.source(tensor, backward=backward) for tensor in read)), None)
         if is_lone or source is not None:
-            found.add(execution.told, source or ("lone", station.id), gradients=backward)
+            found.add(execution.outputs, source or ("lone", station.id), gradients=backward)
     return found
 
 

@@ -66,9 +66,9 @@ class Matching:
         self._reached = max(self._reached, runs[number] + 1)
         return number, self._record.executions[runs[number]][1]
 
-    def add_lone(self, station: Station, inputs: Sequence[str], told: Sequence[str]) -> None:
-        """A run without a counterpart. `told`: texts of its results."""
-        self._lone[station.id] = _hash(self._lone.get(station.id, 0), inputs, told)
+    def add_lone(self, station: Station, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        """A run without a counterpart. `outputs`: texts of its results."""
+        self._lone[station.id] = _hash(self._lone.get(station.id, 0), inputs, outputs)
 
     def counterpart(self, identity: Id) -> int | None:
         """Its position in the record."""
@@ -87,7 +87,7 @@ class Matching:
             runs = 0
             for position in self._record.positions(i):
                 execution = self._record.executions[position][1]
-                runs = _hash(runs, execution.inputs, execution.told)
+                runs = _hash(runs, execution.inputs, execution.outputs)
             theirs[_kind(station), runs].append(i)
         ours: set[Id] = set()
         found: set[int] = set()
@@ -154,7 +154,7 @@ class Matching:
         return {
             tensor
             for _, execution in self._record.executions
-            for text in (*execution.told, *execution.inputs)
+            for text in (*execution.outputs, *execution.inputs)
             for tensor in tensors_in(text)
         }
 
@@ -174,9 +174,9 @@ def _kind(station: Station) -> tuple[str, str | None, str]:
     return station.operator, station.backward_op, station.module_path
 
 
-def _hash(runs: int, inputs: Sequence[str], told: Sequence[str]) -> int:
+def _hash(runs: int, inputs: Sequence[str], outputs: Sequence[str]) -> int:
     """The hash of the runs so far and one more run."""
-    return hash((runs, tuple(inputs), tuple(told)))
+    return hash((runs, tuple(inputs), tuple(outputs)))
 
 
 def _is_computing(station: Station) -> bool:

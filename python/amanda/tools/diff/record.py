@@ -56,7 +56,7 @@ class Execution:
     """One run of an operator. Results are its tensors, then those that it changes in place and does not return."""
 
     results: list[int | None]  # numbers of tensors; None if a tensor is not stored
-    told: list[str]  # what they are, with a hash: see `texts`
+    outputs: list[str]  # their texts, with a hash: see texts.py
     inputs: list[str]  # the same of all inputs
     forward: int | None = None  # of a backward operator: which run of the forward operator it belongs to
 
@@ -119,7 +119,7 @@ class Record:
             found = self._files[name].read(str(number))
         except (ValueError, OSError) as error:
             raise self._damaged(name, str(error)) from error
-        if text_of_array(found, is_kept=True) != execution.told[i]:
+        if text_of_array(found, is_kept=True) != execution.outputs[i]:
             raise self._damaged(name, "the elements of a tensor are others than were recorded")
         return found
 
@@ -129,12 +129,12 @@ class Record:
                 self._numbers[number] = len(self.stations)
                 given: list[Any] = [*fields, tuple(names), tuple(map(tuple, parameters))]
                 self.stations.append(Station(*given))
-            case ["run", int(number), list(results), list(told), list(inputs), forward]:
+            case ["run", int(number), list(results), list(outputs), list(inputs), forward]:
                 station = self._numbers[number]
                 if not self._file_of.keys() >= {result for result in results if result is not None}:
                     raise KeyError
                 self._runs[station].append(len(self.executions))
-                self.executions.append((station, Execution(results, told, inputs, forward)))
+                self.executions.append((station, Execution(results, outputs, inputs, forward)))
             case ["file", str(name), int(checksum), list(tensors)]:
                 self._files[name] = self._opened(name, checksum, tensors)
                 self._file_of.update(dict.fromkeys(tensors, name))

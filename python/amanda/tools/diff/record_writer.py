@@ -50,7 +50,7 @@ class RecordWriter:
 
     def add_execution(self, number: int, execution: Execution) -> None:
         self.executions += 1
-        self._lines.append(["run", number, execution.results, execution.told, execution.inputs, execution.forward])
+        self._lines.append(["run", number, execution.results, execution.outputs, execution.inputs, execution.forward])
         if self._bytes >= BATCH_BYTES:
             self.flush()
 

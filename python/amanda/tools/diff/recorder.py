@@ -70,19 +70,19 @@ class Recorder(Watching):
 
     def _ran(self, station: Station, seen: Seen) -> None:
         copies = [None if seen.are_views else values.kept(tensor) for tensor in seen.tensors]
-        told = [
+        outputs = [
             text_of_array(tensor) if copy is None else text_of_array(copy, is_kept=True)
             for tensor, copy in zip(seen.tensors, copies, strict=True)
         ]
         with self._lock:
-            self._note_unreadable(told)
+            self._note_unreadable(outputs)
             number = self._number(station)
             known = self._writer.known if station.accumulates else {}  # mostly what a backward operator has returned
             stored = [
                 None if tensor is None else known.get(text) or self._writer.add_tensor(tensor, text)
-                for tensor, text in zip(copies, told, strict=True)
+                for tensor, text in zip(copies, outputs, strict=True)
             ]
-            self._writer.add_execution(number, Execution(stored, told, seen.inputs, seen.forward))
+            self._writer.add_execution(number, Execution(stored, outputs, seen.inputs, seen.forward))
 
     def _accumulated(self, station: Station, seen: Seen) -> None:
         self._ran(station, seen)

@@ -57,9 +57,9 @@ class Watching(Tool):
         with self._lock:
             return of_skips(self._unreadable + collections.Counter(compiled=self._unfollowed), REASONS)
 
-    def _note_unreadable(self, told: Sequence[str]) -> None:
-        """`told`: texts of results. Call it with the lock held."""
-        self._unreadable.update(filter(None, map(why_unreadable, told)))
+    def _note_unreadable(self, outputs: Sequence[str]) -> None:
+        """`outputs`: texts of results. Call it with the lock held."""
+        self._unreadable.update(filter(None, map(why_unreadable, outputs)))
 
     def _ran(self, station: Station, seen: Seen) -> Sequence[Any] | None:
         """Handles one execution. Returns new values of `seen.tensors`, on the CPU; None keeps one value, or all."""

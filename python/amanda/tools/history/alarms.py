@@ -119,9 +119,9 @@ class Detectors:
         self._since[key] = count + 1, began
         if count + 1 < patience:
             return None
-        told = self._absent.get(key)
+        absent = self._absent.get(key)
         self._absent[key] = 0
-        return began if told is None or told >= self._limits.window else None
+        return began if absent is None or absent >= self._limits.window else None
 
     def _results(self, step: int, points: Sequence[Point]) -> list[Alarm]:
         """The first operator with a NaN in its result. Infinities may be meant: as masks."""

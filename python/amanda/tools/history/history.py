@@ -272,8 +272,8 @@ class History(Results[Row, GroupBy], StepTool):
                 self._on_alarm(alarm)
         elif alarms:
             more = f"\n  and {len(alarms) - MOST_TOLD} more" if len(alarms) > MOST_TOLD else ""
-            told = "\n  ".join(map(str, alarms[:MOST_TOLD]))
-            warn_here(f"[history] {told}{more}", HistoryWarning)
+            lines = "\n  ".join(map(str, alarms[:MOST_TOLD]))
+            warn_here(f"[history] {lines}{more}", HistoryWarning)
 
     # ---- results ----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import torch
 from amanda.toolkit.arrays import arrays_of, of_torch
 
 from .finding import flattened
-from .rules import RULES, Rule, told
+from .rules import RULES, Rule, text_of_cause
 
 MOST_ELEMENTS = 1 << 24  # of operands that are computed with again
 
@@ -55,7 +55,7 @@ def _causes(
 
 def _by(rule: Rule, operand: Any, bad: torch.Tensor) -> str:
     values = _elements(operand, bad)
-    return told(f"{rule.operand} {rule.what}", rule.holds(values), bad) if values is not None else ""
+    return text_of_cause(f"{rule.operand} {rule.what}", rule.holds(values), bad) if values is not None else ""
 
 
 def _of_power(inputs: dict[str, Any], bad: torch.Tensor) -> str:
@@ -63,7 +63,7 @@ def _of_power(inputs: dict[str, Any], bad: torch.Tensor) -> str:
     if base is None or exponent is None:
         return ""
     roots = (base < 0) & (exponent != exponent.round())
-    return told("input self is negative, and input exponent no integer", roots, bad) or told(
+    return text_of_cause("input self is negative, and input exponent no integer", roots, bad) or text_of_cause(
         "input self is zero, and input exponent negative", (base == 0) & (exponent < 0), bad
     )
 

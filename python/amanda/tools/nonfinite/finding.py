@@ -29,9 +29,9 @@ class Operand:
         if self.nans is None:
             return head
         counts = [(self.nans, "NaN"), (self.infs, "infinite"), (self.zeros, "zero")]
-        told = [f"{count} of {self.elements} {what}" for count, what in counts if count]
-        told += [f"from {self.min:.4g} to {self.max:.4g}"] if self.min is not None else []
-        return f"{head}: {', '.join(told)}" if told else head
+        parts = [f"{count} of {self.elements} {what}" for count, what in counts if count]
+        parts += [f"from {self.min:.4g} to {self.max:.4g}"] if self.min is not None else []
+        return f"{head}: {', '.join(parts)}" if parts else head
 
 
 @dataclasses.dataclass(frozen=True)

@@ -143,8 +143,8 @@ class GraphOperators:
         hidden = [name for name, value in inputs if value is None and not is_shown]
         for _ in hidden:
             self._skips.add("unshown")
-        told = [f"{name}, which could not be read ({REASONS['unshown']})" for name in hidden]
-        return " or ".join([*told, *Unread(inputs, Makers()).texts])
+        unread = [f"{name}, which could not be read ({REASONS['unshown']})" for name in hidden]
+        return " or ".join([*unread, *Unread(inputs, Makers()).texts])
 
     def _note(self, values: Sequence[Any], run: Any) -> _Elements:
         """Notes these values, and returns the kinds of elements that the run has been given so far."""

@@ -59,7 +59,7 @@ RULES: dict[str, list[Rule]] = {
 """The rules, by the operator's name without namespace, or by that of the autograd node."""
 
 
-def told(text: str, holds: Any, bad: Any) -> str:
+def text_of_cause(text: str, holds: Any, bad: Any) -> str:
     """The text of a cause. `holds`: where the rule holds; `bad`: where the result is not finite. "" if there is no such
     place."""
     confirmed, count = int((holds & bad).sum()), int(bad.sum())
@@ -98,6 +98,6 @@ def cause_in_graph(name: str, result: Any, inputs: Sequence[tuple[str, Any]], in
                 holds = xp.broadcast_to(rule.holds(value), tuple(result.shape))
             except (RuntimeError, ValueError):
                 continue
-            if text := told(f"{operand} {rule.what}", holds, bad):
+            if text := text_of_cause(f"{operand} {rule.what}", holds, bad):
                 return text
     return ""
