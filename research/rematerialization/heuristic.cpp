@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "rematerialization/call.h"
+
 namespace amanda::tools::rematerialization {
 namespace {
 

@@ -1,8 +1,6 @@
 #include "rematerialization/rematerializer.h"
 
 #include <ATen/autocast_mode.h>
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/clone.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
@@ -19,26 +17,7 @@
 namespace amanda::tools::rematerialization {
 namespace {
 
-constexpr const char* kOutside = "parameter, input, or made without gradients";
-constexpr const char* kInPlace = "changed in place";
-constexpr const char* kRandom = "random";
-constexpr const char* kInputsGone = "inputs are gone or changed";
-constexpr const char* kNotPlain = "not a dense tensor on the CPU";
-constexpr const char* kReplaced = "edited or replaced by another tool";
-constexpr const char* kForeign = "not an operator of aten";
-constexpr const char* kAliases = "shares memory with an input";
-constexpr const char* kUninitialized = "not initialized";
-
 constexpr size_t kSmall = 64;  // bytes that are not worth losing the values that are computed from them: numbers
-
-std::vector<at::Tensor> tensors_of(const c10::IValue& operand) {
-  std::vector<at::Tensor> found;
-  map_tensors(operand, [&](const at::Tensor& tensor) {
-    found.push_back(tensor);
-    return tensor;
-  });
-  return found;
-}
 
 const c10::IValue& ivalue_or_none(amanda::Value value) {
   static const c10::IValue none;
@@ -50,26 +29,6 @@ const c10::IValue& operand(Values& values, size_t position) {
 std::vector<at::Tensor> results_at(Values& values, size_t position) {
   return tensors_of(ivalue_or_none(values.call().get(Side::kOutputs, position)));
 }
-bool contains(const std::vector<size_t>& positions, size_t position) {
-  return std::find(positions.begin(), positions.end(), position) != positions.end();
-}
-
-// Casts of parameters are not cached: a backward pass does not end with an autocast region, which would drop them.
-class AutocastTo : NoCopy {
- public:
-  explicit AutocastTo(at::ScalarType dtype) {
-    at::autocast::set_autocast_cache_enabled(false);
-    at::autocast::set_autocast_dtype(at::kCPU, dtype);
-  }
-  ~AutocastTo() {
-    at::autocast::set_autocast_cache_enabled(caches_);
-    at::autocast::set_autocast_dtype(at::kCPU, dtype_);
-  }
-
- private:
-  bool caches_ = at::autocast::is_autocast_cache_enabled();
-  at::ScalarType dtype_ = at::autocast::get_autocast_dtype(at::kCPU);
-};
 
 c10::Storage copy_of(const c10::Storage& storage) {
   c10::Allocator* allocator = c10::GetCPUAllocator();
@@ -94,43 +53,11 @@ struct Recomputing : NoCopy {
 
 // ---- what operators do ---------------------------------------------------------------------------------------------
 
-Site* Rematerializer::site_of(OpContext& context) {
-  const OpInfo& info = context.op();
-  Site site{.op = info.ns + "::" + info.name};
-  site.handle = c10::Dispatcher::singleton().findSchema({site.op, info.overload});
-  // Composite operators consist of others that are seen, too. A view shares its input's storage, so it is its value.
-  if (!site.handle || site.handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return nullptr;
-  const c10::FunctionSchema& schema = site.handle->schema();
-  const auto is_view = [](const c10::Argument& result) {
-    return result.alias_info() && !result.alias_info()->isWrite();
-  };
-  if (std::any_of(schema.returns().begin(), schema.returns().end(), is_view)) return nullptr;
-  site.module_path = context.module_path();
-  const bool is_batch_norm = info.name.find("batch_norm") != std::string::npos;
-  for (size_t i = 0; i < schema.arguments().size(); ++i) {
-    const c10::Argument& argument = schema.arguments()[i];
-    const bool is_statistic = is_batch_norm && (argument.name() == "running_mean" || argument.name() == "running_var");
-    if (is_statistic) {
-      site.running_statistics.push_back(i);
-    } else if (argument.alias_info() && argument.alias_info()->isWrite()) {
-      site.written.push_back(i);
-    }
-    if (is_batch_norm && argument.name() == "training") site.training = i;
-    if (argument.name() == "dropout_p") site.dropout = i;
-  }
-  site.always_trains = info.name.find("with_update") != std::string::npos;
-  site.random = site.handle->hasTag(at::Tag::nondeterministic_seeded);
-  if (!site.written.empty()) {
-    site.kept_because = kInPlace;
-  } else if (site.random && !site.dropout) {
-    site.kept_because = kRandom;
-  } else if (info.ns != "aten") {
-    site.kept_because = kForeign;
-  } else if (info.name.find("empty") != std::string::npos) {
-    site.kept_because = kUninitialized;
-  }
+Site* Rematerializer::add_site(OpContext& context) {
+  std::optional<Site> site = site_of(context);
+  if (!site) return nullptr;
   const std::lock_guard lock(mutex_);
-  return &sites_.emplace_back(std::move(site));
+  return &sites_.emplace_back(*std::move(site));
 }
 
 // The state of the program is read here: routines before the operator run in it.
@@ -207,7 +134,7 @@ const char* Rematerializer::record(Site& site, Values& values, const std::vector
   for (size_t i = 0; i < values.num_inputs(); ++i) {
     const c10::IValue& argument = ivalue_or_none(values.input(i));
     if (site.random && site.dropout == i && argument.toDouble() != 0) return kRandom;
-    if (run.trains && contains(site.running_statistics, i)) {
+    if (call->updates(i)) {
       call->arguments.push_back(map_tensors(argument, [](const at::Tensor& tensor) { return tensor.variable_data(); }));
       continue;
     }
@@ -425,54 +352,6 @@ Value* Rematerializer::least_valuable() {
   }
 }
 
-// From now on the call can run again, as long as there is something that needs it: values that no call makes are
-// pinned.
-bool Rematerializer::secure(std::shared_ptr<Call> first) {
-  using Repeatable = Call::Repeatable;
-  std::vector<std::shared_ptr<Call>> path{first};  // a call that fails is given up by its results
-  while (!path.empty()) {
-    Call& call = *path.back();
-    if (call.repeatable != Repeatable::kUnknown) {
-      path.pop_back();
-      continue;
-    }
-    const bool unchanged =
-        std::all_of(call.inputs.begin(), call.inputs.end(), [](const Operand& input) { return input.unchanged(); });
-    std::shared_ptr<Call> unknown;
-    for (const Operand& input : call.inputs) {
-      const std::shared_ptr<Call>& maker = input.value->call;
-      if (unchanged && maker && maker->repeatable == Repeatable::kUnknown) unknown = maker;
-    }
-    if (unknown) {
-      path.push_back(unknown);
-      continue;
-    }
-    call.repeatable = unchanged ? Repeatable::kYes : Repeatable::kNo;
-    for (Operand& input : call.inputs) {
-      Value& value = *input.value;
-      const bool made_again = value.call && value.call->repeatable == Repeatable::kYes;
-      if (!unchanged || made_again) continue;
-      if (value.alive()) {
-        input.pin = value.pinned();
-      } else {
-        call.repeatable = Repeatable::kNo;
-      }
-    }
-    if (call.repeatable == Repeatable::kYes) {
-      for (const Operand& input : call.inputs) input.value->needed = true;
-    } else {
-      for (const Call::Output& output : call.outputs) {
-        const ValuePtr value = output.value.lock();
-        if (!value) continue;
-        value->call = nullptr;
-        value->kept_because = kInputsGone;
-      }
-    }
-    path.pop_back();
-  }
-  return first->repeatable == Repeatable::kYes;
-}
-
 void Rematerializer::evict(Value& value) {
   value.evicted = true;
   evicted_ += value.bytes;
@@ -540,32 +419,10 @@ c10::Storage Rematerializer::materialize(const ValuePtr& wanted) {
   }
 }
 
-// Runs the call as it ran before: with the dispatch keys of that run, and below autograd, where inputs still show that
-// they require a gradient.
 c10::Storage Rematerializer::run_again(Call& call, const std::vector<c10::Storage>& memory, const ValuePtr& wanted) {
   ++clock_;
-  torch::jit::Stack stack;
-  size_t next = 0;
-  const c10::impl::ForceDispatchKeyGuard keys(*call.keys);
-  const at::AutoDispatchBelowADInplaceOrView below;
-  const c10::AutoGradMode records(true);
-  for (size_t i = 0; i < call.arguments.size(); ++i) {
-    const bool is_updated = call.trains && contains(call.site->running_statistics, i);
-    stack.push_back(map_tensors(call.arguments[i], [&](const at::Tensor& tensor) {
-      if (is_updated) return tensor.clone();  // once, not twice
-      const size_t index = next++;
-      at::Tensor input = call.inputs[index].outline.in(memory[index]);
-      if (call.inputs[index].requires_grad) input.set_requires_grad(true);
-      call.inputs[index].value->last_use = clock_;
-      return input;
-    }));
-  }
-  const AutocastTo autocast(call.autocast_dtype);
-  const int64_t start = now_ns();
-  call.site->handle->callBoxed(stack);
-  call.site->recompute_ns += now_ns() - start;
-  ++call.site->recomputed;
-
+  for (const Operand& input : call.inputs) input.value->last_use = clock_;
+  const torch::jit::Stack stack = call.run(memory);
   c10::Storage found;
   for (const Call::Output& output : call.outputs) {
     const ValuePtr value = output.value.lock();

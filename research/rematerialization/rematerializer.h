@@ -17,8 +17,8 @@
 #include "amanda/amanda.h"
 #include "compiled_operators.h"
 #include "rematerialization/allocation_meter.h"
+#include "rematerialization/call.h"
 #include "rematerialization/heuristic.h"
-#include "rematerialization/value.h"
 
 namespace amanda::tools::rematerialization {
 
@@ -55,7 +55,7 @@ class Rematerializer final : public AllocationCount {
   explicit Rematerializer(Options options) : options_(options) {}
 
   /// The operator's site. Null if the operator makes no values of its own.
-  Site* site_of(OpContext& context);
+  Site* add_site(OpContext& context);
   void before(Site& site, Values& values);
   void before_write(Site& site, Values& values);
   void after(Site& site, Values& values);
@@ -95,7 +95,6 @@ class Rematerializer final : public AllocationCount {
   void hold(Value& value, c10::Storage memory);
   void let_go(Value& value);
   Value* least_valuable();
-  bool secure(std::shared_ptr<Call> call);
   void evict(Value& value);
   void is_here(Value& value);
   void move_to(const ValuePtr& value, const c10::Storage& memory);

@@ -17,7 +17,7 @@ Rematerialization::Rematerialization(std::shared_ptr<Rematerializer> remateriali
           throw Error("[rematerialization] Rematerialization works on operators of PyTorch, and " + context.op().ns +
                       "::" + context.op().name + " is one of " + context.name_space() + "; leave it out of this scope");
         }
-        Site* site = owner->site_of(context);
+        Site* site = owner->add_site(context);
         if (!site) return;
         if (!site->written.empty()) {
           context.insert_before_op([owner, site](Values& values) { owner->before_write(*site, values); },

@@ -1,6 +1,5 @@
 #include "rematerialization/value.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace amanda::tools::rematerialization {
@@ -24,28 +23,6 @@ Outline::Outline(const at::Tensor& tensor)
 
 at::Tensor Outline::in(const c10::Storage& storage) const {
   return copy_of(outline_, c10::VariableVersion(/*version=*/0), storage);
-}
-
-// Calls form long chains. The values of calls that end with this one are collected, rather than destroyed by recursion.
-Call::~Call() {
-  static thread_local std::vector<ValuePtr>* ending = nullptr;
-  std::vector<ValuePtr> own;
-  std::vector<ValuePtr>& inputs_of_ended = ending ? *ending : own;
-  for (Operand& input : inputs) inputs_of_ended.push_back(std::move(input.value));
-  if (ending) return;
-  ending = &own;
-  while (!own.empty()) {
-    const ValuePtr next = std::move(own.back());
-    own.pop_back();
-  }
-  ending = nullptr;
-}
-
-bool Call::evicted() const {
-  return std::none_of(outputs.begin(), outputs.end(), [](const Output& output) {
-    const ValuePtr value = output.value.lock();
-    return value && value->alive();
-  });
 }
 
 bool is_plain(const at::Tensor& tensor) {

@@ -1,33 +1,19 @@
-// The tool's knowledge of a program: values, and the calls of operators that computed them.
+// The tool's knowledge of a program's values.
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/ivalue.h>
 #include <c10/core/Storage.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
+
+#include "rematerialization/site.h"
 
 namespace amanda::tools::rematerialization {
 
 struct Call;
-
-/// An operator at its place in a module, and what happened to its results.
-struct Site {
-  std::string op, module_path;
-  std::optional<c10::OperatorHandle> handle;
-  const char* kept_because = nullptr;      // why its results cannot be computed again; null if they can
-  std::vector<size_t> written;             // positions of the inputs that it changes in place
-  std::vector<size_t> running_statistics;  // positions of the inputs that batch normalization changes in training
-  std::optional<size_t> training, dropout;
-  bool random = false, always_trains = false;
-  int64_t evicted = 0, evicted_bytes = 0, recomputed = 0, recompute_ns = 0;
-};
 
 /// Memory that stays: evicted values are computed from it, and no call makes it again.
 struct Pin {
@@ -84,63 +70,7 @@ class Outline {
   at::Tensor outline_;
 };
 
-/// An input of a call.
-struct Operand {
-  ValuePtr value;
-  Outline outline;
-  uint32_t version;
-  uint64_t writes;
-  bool requires_grad;
-  std::shared_ptr<Pin> pin{};
-
-  /// True if the value is still the one that was passed to the call.
-  bool unchanged() const { return value->writes == writes && (value->moved || outline.version() == version); }
-};
-
-/// One run of an operator: all that is needed to run it again.
-struct Call {
-  struct Output {
-    size_t position, member;
-    std::weak_ptr<Value> value;
-  };
-  enum class Repeatable : uint8_t { kUnknown, kYes, kNo };
-
-  Site* site;
-  std::vector<c10::IValue>
-      arguments;  // tensors are outlines, in the order of `inputs`; running statistics are themselves
-  std::vector<Operand> inputs;
-  std::vector<Output> outputs;
-  std::optional<c10::impl::LocalDispatchKeySet> keys;
-  at::ScalarType autocast_dtype;
-  bool trains;
-  double cost;
-  Repeatable repeatable = Repeatable::kUnknown;
-  uint64_t visit = 0;  // of the last walk that came here
-
-  ~Call();
-  bool evicted() const;
-};
-
 /// True if the tensor's memory can be dropped, and made again.
 bool is_plain(const at::Tensor& tensor);
-
-/// The operand with `fn(tensor)` in place of each defined tensor, also in lists.
-template <class Fn>
-c10::IValue map_tensors(const c10::IValue& operand, const Fn& fn) {
-  if (operand.isTensor()) return operand.toTensor().defined() ? c10::IValue(fn(operand.toTensor())) : operand;
-  if (operand.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& member : operand.toTensorVector()) list.push_back(member.defined() ? fn(member) : member);
-    return list;
-  }
-  if (operand.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const std::optional<at::Tensor>& member : operand.toOptionalTensorVector()) {
-      list.push_back(member && member->defined() ? std::optional<at::Tensor>(fn(*member)) : member);
-    }
-    return list;
-  }
-  return operand;
-}
 
 }  // namespace amanda::tools::rematerialization
