@@ -6,7 +6,8 @@ import amanda
 import numpy as np
 import pytest
 import tensorflow as tf
-from amanda.tools.mapping import VOCABULARY, MappingTool, names_of, vocabulary
+from amanda.tools.mapping import VOCABULARY, names_of, vocabulary
+from tutorial_mapping import MappedCountOPTool
 
 KEYS = {"op_type", "roles", "layout", "weight_layout", "grad_roles"}
 
@@ -183,63 +184,10 @@ def test_an_operator_without_a_word_has_no_keys():
     assert {repr(here) for _, here, _ in tool.backward} == {"{}"}
 
 
-# The tutorial's, word for word.
-def torch_op_name_rule(context: amanda.OpContext):
-    context["op_name"] = context.get_op().__name__
-    context["backward_op_name"] = context.get_backward_op().__name__ if context.get_backward_op() is not None else None
-
-
-def tf_op_name_rule(context: amanda.OpContext):
-    context["op_name"] = context.get_op().name if context.get_op() is not None else None
-    context["backward_op_name"] = context.get_backward_op().name if context.get_backward_op() is not None else None
-
-
-mapping_tool = MappingTool(
-    rules=[
-        ["pytorch", torch_op_name_rule],
-        ["tensorflow", tf_op_name_rule],
-    ]
-)
-
-
-class CountOPTool(amanda.Tool):
-    def __init__(self, op_name: str, backward_op_name: str):
-        super().__init__()
-
-        # specify tool dependencies
-        self.depends_on(mapping_tool)
-
-        self.counter = 0
-        self.backward_counter = 0
-        self.op_name = op_name
-        self.backward_op_name = backward_op_name
-        self.add_inst_for_op(self.callback)
-        self.add_inst_for_op(self.backward_callback, backward=True, require_outputs=True)
-
-    # analysis routine, filter conv2d operators
-    def callback(self, context: amanda.OpContext):
-        if self.op_name in context["op_name"]:
-            context.insert_before_op(self.counter_op)
-
-    # analysis routine, filter conv2d operators
-    def backward_callback(self, context: amanda.OpContext):
-        if self.backward_op_name in context["backward_op_name"]:
-            context.insert_after_backward_op(self.counter_backward_op)
-
-    # instrumentation routine: op for counting
-    def counter_op(self, *inputs):
-        self.counter += 1
-        return inputs
-
-    def counter_backward_op(self, *inputs):
-        self.backward_counter += 1
-        return inputs
-
-
 @each_front
 def test_the_tutorials_tool_counts(front):
     run = front(lambda x, w: tf.nn.conv2d(tf.nn.conv2d(x, w, 1, "SAME"), w, 1, "SAME"), (2, 4, 4, 3), (3, 3, 3, 3))
-    tool = CountOPTool(op_name="Conv2D", backward_op_name="Conv2DBackpropFilter")
+    tool = MappedCountOPTool(op_name="Conv2D", backward_op_name="Conv2DBackpropFilter")
     with amanda.apply(tool):
         run()
     assert (tool.counter, tool.backward_counter) == (2, 2)

@@ -4,17 +4,7 @@ import amanda
 import pytest
 import torch
 from amanda.tools.mapping import MappingTool
-
-
-# The tutorial's, word for word.
-def torch_op_name_rule(context: amanda.OpContext):
-    context["op_name"] = context.get_op().__name__
-    context["backward_op_name"] = context.get_backward_op().__name__ if context.get_backward_op() is not None else None
-
-
-def tf_op_name_rule(context: amanda.OpContext):
-    context["op_name"] = context.get_op().name if context.get_op() is not None else None
-    context["backward_op_name"] = context.get_backward_op().name if context.get_backward_op() is not None else None
+from tutorial_mapping import mapping_tool, torch_op_name_rule
 
 
 class Reader(amanda.Tool):
@@ -31,12 +21,6 @@ class Reader(amanda.Tool):
 
 
 def test_the_tutorials_rules_name_the_operators_of_its_cnn():
-    mapping_tool = MappingTool(
-        rules=[
-            ["pytorch", torch_op_name_rule],
-            ["tensorflow", tf_op_name_rule],
-        ]
-    )
     model = torch.nn.Sequential(
         *(torch.nn.Conv2d(channels, 4, 3) for channels in (3, 4)),
         torch.nn.ReLU(),
