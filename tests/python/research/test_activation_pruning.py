@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from amanda.research.pruning import RECTIFIERS, ActivationPruning
 from amanda.tools.pruning import SparsitySchedule
-from pruned_by_hand import STEPS, Network, batches, regime_by_hand, results, same, train
+from equal_tensors import same
+from pruned_by_hand import STEPS, Network, batches, regime_by_hand, results, train
 from tool_regimes import REGIMES, in_regime
 
 # ---- oracles ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from amanda.research.pruning import CascadePruning, HeadPruning
-from attention_models import HEADS, TOKENS, Encoder, gradients_of, same
+from attention_models import HEADS, TOKENS, Encoder, gradients_of
+from equal_tensors import same
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # the tensors are small
 

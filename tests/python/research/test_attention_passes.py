@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from amanda.research.pruning import CascadePruning
-from attention_models import HEADS, TOKENS, Encoder, bert, gradients_of, same, used
+from attention_models import HEADS, TOKENS, Encoder, bert, gradients_of, used
+from equal_tensors import same
 from torch.utils.checkpoint import checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # the tensors are small

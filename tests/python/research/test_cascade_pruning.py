@@ -14,7 +14,8 @@ import torch.nn.functional as F
 import transformers
 import zoo
 from amanda.research.pruning import CascadePruning
-from attention_models import HEADS, SIZES, TOKENS, albert, bert, pair, same, share, train, used
+from attention_models import HEADS, SIZES, TOKENS, albert, bert, pair, share, train, used
+from equal_tensors import same
 from tool_regimes import REGIMES, in_regime
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # the tensors are small

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from amanda.research.pruning import ChannelPruning
+from equal_tensors import same
 from tool_regimes import REGIMES, in_regime
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # the tensors are small
@@ -85,12 +86,6 @@ def train(model, parameters, inputs, penalty=lambda: 0.0):
         losses[-1].backward()
         optimizer.step()
     return [loss.detach() for loss in losses]
-
-
-def same(found, expected):
-    found, expected = list(found), list(expected)
-    assert len(found) == len(expected) > 0
-    assert all(map(torch.equal, found, expected))
 
 
 def prepared(model, x, density=0.5, **options):

@@ -10,7 +10,8 @@ import torch
 from amanda.research.error_injection import BitFlip, ErrorInjection, Fault, RandomValue, StuckAt
 from amanda.research.error_injection.elements import Elements
 from amanda.toolkit.arrays import of_numpy, of_torch
-from faulty_network import faults_of, network, same
+from equal_tensors import same
+from faulty_network import faults_of, network
 
 # ---- faults ----------------------------------------------------------------------------------------------------------
 

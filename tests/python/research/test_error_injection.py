@@ -10,7 +10,8 @@ import pytest
 import torch
 from amanda.research.error_injection import BitFlip, ErrorInjection, StuckAt
 from by_hand import StraightThrough
-from faulty_network import flipped, network, same
+from equal_tensors import same
+from faulty_network import flipped, network
 from tool_regimes import REGIMES, in_regime
 from torch.utils.checkpoint import checkpoint
 

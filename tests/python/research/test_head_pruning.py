@@ -10,7 +10,8 @@ import amanda
 import pytest
 import torch
 from amanda.research.pruning import CascadePruning, HeadPruning
-from attention_models import SIZES, TOKENS, Encoder, albert, bert, gradients_of, same, train, used
+from attention_models import SIZES, TOKENS, Encoder, albert, bert, gradients_of, train, used
+from equal_tensors import same
 from tool_regimes import REGIMES, in_regime
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # the tensors are small

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 import zoo
 from amanda.research import LearnedStepQuantization
+from equal_tensors import same
 from tool_regimes import REGIMES, in_regime
 from torch import nn
 
@@ -76,11 +77,6 @@ def network():
 
 
 MODELS = {"mlp": (mlp, (5, 8), [True, False]), "network": (network, (5, 3, 6, 6), [True, False, True])}
-
-
-def same(found, expected):
-    assert len(found) == len(expected) > 0
-    assert all(map(torch.equal, found, expected))
 
 
 def train(run, make_optimizer, parameters, batches):

@@ -13,19 +13,8 @@ import torch
 import zoo
 from amanda.research.pruning import TilewisePruning
 from amanda.tools.pruning import SparsitySchedule
-from pruned_by_hand import (
-    LAYERS,
-    STEPS,
-    Network,
-    batches,
-    dense,
-    layers,
-    mask_by_torch,
-    regime_by_hand,
-    results,
-    same,
-    train,
-)
+from equal_tensors import same
+from pruned_by_hand import LAYERS, STEPS, Network, batches, dense, layers, mask_by_torch, regime_by_hand, results, train
 from tool_regimes import REGIMES, in_regime
 
 # ---- the oracle ------------------------------------------------------------------------------------------------------

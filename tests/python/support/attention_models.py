@@ -13,12 +13,6 @@ def share(shares, layer):
     return shares if isinstance(shares, float) else shares[min(layer, len(shares) - 1)]
 
 
-def same(found, expected):
-    found, expected = list(found), list(expected)
-    assert len(found) == len(expected) > 0
-    assert all(map(torch.equal, found, expected))
-
-
 SIZES = {
     "hidden_size": 24,
     "num_hidden_layers": 5,

@@ -40,11 +40,6 @@ def network(faulty=lambda name, value: value):
     return Network(faulty)
 
 
-def same(found, expected):
-    assert len(found) == len(expected) > 0
-    assert all(map(torch.equal, found, expected))
-
-
 def faults_of(model, x, **options):
     tool = ErrorInjection(BitFlip(), **options)
     with amanda.apply(tool):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -67,11 +67,6 @@ def results(model: torch.nn.Module) -> list[torch.Tensor]:
     """Parameters and gradients, by the names that they had before torch's prune came."""
     named = {name.removesuffix("_orig"): parameter for name, parameter in model.named_parameters()}
     return [*(named[name] for name in sorted(named)), *(named[name].grad for name in sorted(named))]
-
-
-def same(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
-    assert len(found) == len(expected) > 0
-    assert all(map(torch.equal, found, expected))
 
 
 def dense(module: torch.nn.Module) -> torch.Tensor:

@@ -4,12 +4,6 @@ import torch
 import torch.nn.functional as F
 
 
-def same(found, expected):
-    found, expected = list(found), list(expected)
-    assert len(found) == len(expected) > 0
-    assert all(map(torch.equal, found, expected))
-
-
 def counts(rewriting):
     return [(row.rewritten, row.kept) for row in rewriting.rows()]
 

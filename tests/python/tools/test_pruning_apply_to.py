@@ -10,7 +10,8 @@ import torch.nn.functional as F
 import zoo
 from amanda.research.pruning import TilewisePruning
 from amanda.tools.pruning import MagnitudePruning, SparsitySchedule, VectorwisePruning
-from pruned_by_hand import Network, batches, layers, same, train
+from equal_tensors import same
+from pruned_by_hand import Network, batches, layers, train
 from tool_regimes import REGIMES, in_regime
 from torch.nn.utils import prune
 

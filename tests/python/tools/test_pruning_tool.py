@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from amanda.tools.pruning import MagnitudePruning, VectorwisePruning, WeightPruning
+from equal_tensors import same
 from pruned_by_hand import l1_mask, search_of_six
 from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
@@ -51,11 +52,6 @@ def masks_of(pruning, program):
 def mask_of(pruning, program):
     (mask,) = masks_of(pruning, program).values()
     return mask
-
-
-def same(found, expected):
-    assert len(found) == len(expected) > 0
-    assert all(map(torch.equal, found, expected))
 
 
 # ---- masks -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from amanda.tools.rewriting import SubgraphRewriting
-from rewritten_layers import LINEAR_GELU, counts, fused, never, same
+from equal_tensors import same
+from rewritten_layers import LINEAR_GELU, counts, fused, never
 
 # ---- graphs ----------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from amanda.tools.rewriting import SubgraphRewriting
+from equal_tensors import same
 from rewritten_layers import (
     LINEAR_GELU,
     OF_ALL,
@@ -17,7 +18,6 @@ from rewritten_layers import (
     counts,
     gelu_of,
     gradients,
-    same,
     train,
     with_dropout,
 )

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 import transformers
 import zoo
 from amanda.tools.rewriting import SubgraphRewriting
+from equal_tensors import same
 from rewritten_layers import (
     LINEAR_GELU,
     OF_ALL,
@@ -23,7 +24,6 @@ from rewritten_layers import (
     fused,
     gelu_of,
     gradients,
-    same,
     train,
     with_dropout,
 )

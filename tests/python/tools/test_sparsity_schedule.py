@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from amanda.tools.pruning import MagnitudePruning, SparsitySchedule, WeightPruning
-from pruned_by_hand import LAYERS, STEPS, Network, dense, layers, mask_by_torch, regime_by_hand, results, same, train
+from equal_tensors import same
+from pruned_by_hand import LAYERS, STEPS, Network, dense, layers, mask_by_torch, regime_by_hand, results, train
 from tool_regimes import REGIMES, in_regime
 from torch.ao.pruning import CubicSL
 from torch.nn.utils import prune

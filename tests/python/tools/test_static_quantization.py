@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 import zoo
 from amanda.tools.quantization import PercentileObserver, StaticQuantization
+from equal_tensors import same
 from tool_regimes import in_regime
 from torch import nn
 from torch.ao.quantization import (
@@ -99,11 +100,6 @@ def calibrated(tool, run, batches):
         run(batch)
     tool.convert()
     return [run(batch) for batch in batches]
-
-
-def same(found, expected):
-    assert len(found) == len(expected) > 0
-    assert all(map(torch.equal, found, expected))
 
 
 def about_the_same(tool, found, expected):
