@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "python"
-SIZE = (1100, 1780)
+SIZE = (1400, 1500)
 RUN = ["-m", "amanda", "run", "-t", "profile(backward=True)", "-t", "memory", "--html", "page.html", "train_digits.py"]
 
 

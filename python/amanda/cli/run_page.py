@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amanda.cli.saved_runs import SavedRun
+from amanda.core.coverage import section as coverage
 from amanda.reports.html_page import HtmlPage
 from amanda.reports.progress import Progress
 from amanda.reports.sections import KINDS, Section, Text
@@ -15,7 +16,7 @@ _ORDER = list(KINDS.values())
 
 
 def write(path: str, runs: Sequence[SavedRun]) -> None:
-    """Writes what ran, then the sections of all tools: charts, source code, tables; then the environment.
+    """Writes what ran, then the sections of all tools: charts, source code, tables; then coverage and the environment.
 
     Arguments:
         runs: one for each process.
@@ -26,7 +27,7 @@ def write(path: str, runs: Sequence[SavedRun]) -> None:
     command = next((run.about["command"] for run in runs if run.about), ["a run"])
     page = HtmlPage(" ".join(command), "\n\n".join(map(_summary, runs)))
     sections: list[tuple[Section, int]] = [(section, run.rank) for run in runs for section in run.sections]
-    sections.sort(key=lambda of_rank: _ORDER.index(type(of_rank[0])))
+    sections.sort(key=lambda of_rank: (of_rank[0].heading == coverage.HEADING, _ORDER.index(type(of_rank[0]))))
     sections += [
         (Text("environment", run.about["environment"]), run.rank) for run in runs if "environment" in run.about
     ]

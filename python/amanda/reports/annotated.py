@@ -110,7 +110,7 @@ class AnnotatedResults(Results[RowT, ByT]):
             ]
             code, heat = [line.code or "" for line in file.lines], [listing.heat(line) for line in file.lines]
             missing = "" if file.readable else "source not available"
-            yield Listing(file.heading, missing, headings, cells, code, heat)
+            yield Listing(file.heading, missing, headings, cells, code, heat, file.path)
 
     # ---- what subclasses define -------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import jinja2
 import markupsafe  # jinja2's own
 
-from amanda.reports import plotly_charts
-from amanda.reports.packed_table import packed
+from amanda.reports import page_panels, plotly_charts
 from amanda.reports.results import Results
 from amanda.reports.rich_table import Column
-from amanda.reports.sections import Listing, Section, Table, Text, table_of
+from amanda.reports.sections import Section, Text, table_of
 from amanda.reports.tool_sections import table_of_tool
 from amanda.reports.whole_file import whole_file
 
@@ -30,8 +28,9 @@ _ENVIRONMENT = jinja2.Environment(
 class HtmlPage:
     """One HTML file that needs no network and no server. Every text is escaped.
 
-    Tables can be sorted by a click on a column's heading, and filtered by a text; charts can be zoomed. Browsers since 2023
-    can read tables::
+    Sections fold. A table has a tab for each of its groupings, source code one for each file. Tables can be sorted by
+    their headings, and filtered by a text. Charts can be zoomed. A search finds a text everywhere in the page. Browsers
+    since 2024 can show it::
 
         page = HtmlPage("Two runs compared", "3 operators differ.")
         page.add_table("Causes", columns, rows)
@@ -46,8 +45,7 @@ class HtmlPage:
 
     def __init__(self, title: str, summary: str = "") -> None:
         self._title, self._summary = title, summary
-        self._sections: list[dict[str, Any]] = []
-        self._charts = 0
+        self._parts: list[page_panels.Part] = []
 
     def add(self, section: Section, rank: int | None = None) -> None:
         """Adds a section below the others.
@@ -56,18 +54,7 @@ class HtmlPage:
             rank: the rank of the process that the section is about; None if it is not about one process. On a page of
                 several ranks, the reader chooses one of them, or all.
         """
-        if rank is not None:
-            section = section.under(f"rank {rank}")
-        shown: dict[str, Any] = {"kind": "text", "heading": section.heading, "caption": section.caption, "rank": rank}
-        if isinstance(section, Table):
-            shown |= {"kind": "table", "data": packed(section)}
-        elif isinstance(section, Listing):
-            lines = zip(section.cells, section.code, section.heat, strict=True)
-            shown |= {"kind": "listing", "headings": section.headings, "lines": list(lines)}
-        elif chart := plotly_charts.chart_of(section):
-            shown |= {"kind": "chart", "data": _data(chart)}
-            self._charts += 1
-        self._sections.append(shown)
+        self._parts.append(page_panels.part_of(section, rank))
 
     def add_text(self, heading: str, text: str) -> None:
         """A section of text. Line breaks are kept."""
@@ -83,10 +70,13 @@ class HtmlPage:
 
     def text(self) -> str:
         """The page."""
-        library = markupsafe.Markup(plotly_charts.library()) if self._charts else ""
-        ranks = sorted({section["rank"] for section in self._sections if section["rank"] is not None})
+        charts = any(part.shown["kind"] == "chart" for part in self._parts)
         page: str = _ENVIRONMENT.get_template("page.html").render(
-            title=self._title, summary=self._summary, sections=self._sections, ranks=ranks, plotly=library
+            title=self._title,
+            summary=self._summary,
+            panels=page_panels.panels_of(self._parts),
+            ranks=sorted({part.rank for part in self._parts if part.rank is not None}),
+            plotly=markupsafe.Markup(plotly_charts.library()) if charts else "",
         )
         return page
 
@@ -99,9 +89,3 @@ class HtmlPage:
         text = self.text()
         with whole_file(path) as unfinished, open(unfinished, "w", encoding="utf-8") as file:
             file.write(text)
-
-
-def _data(value: Any) -> markupsafe.Markup:
-    """JSON inside a script element, which ends at the first "</script"."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return markupsafe.Markup(text.replace("<", "\\u003c"))

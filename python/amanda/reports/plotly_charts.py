@@ -38,7 +38,18 @@ def _icicle(section: Icicle) -> Chart:
         "hovertemplate": f"%{{label}}<br>%{{value:,.3f}} {section.unit}<br>%{{percentRoot:.1%}} of all<extra></extra>",
         "maxdepth": -1,
     }
-    return {"data": [trace], "layout": {"height": 480, "margin": {"t": 30, "b": 10, "l": 10, "r": 10}}}
+    orders = [("largest first", True), ("in the program's order", False)]
+    menu = {
+        "type": "buttons",
+        "direction": "right",
+        "buttons": [{"label": label, "method": "restyle", "args": ["sort", sort]} for label, sort in orders],
+        "x": 0,
+        "xanchor": "left",
+        "y": 1,
+        "yanchor": "bottom",
+    }
+    margin = {"t": 50, "b": 10, "l": 10, "r": 10}
+    return {"data": [trace], "layout": {"height": 420, "margin": margin, "updatemenus": [menu]}}
 
 
 def _timeline(section: Timeline) -> Chart:

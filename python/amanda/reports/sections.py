@@ -59,6 +59,7 @@ class Listing(Section):
     cells: Sequence[Sequence[str]] = ()  # per line and column
     code: Sequence[str] = ()  # per line
     heat: Sequence[float] = ()  # per line: how strongly it is shaded, 0 to 1
+    path: str = ""  # of the file, to which tables link; "" if they do not. Then the first cell of a line is its number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,16 +138,17 @@ def table_of(
 def icicle_of(
     heading: str, unit: str, root: str, costs: Iterable[tuple[Sequence[str], float]], caption: str = ""
 ) -> Icicle:
-    """The tree of these paths. A path's value is added to all nodes along it; the largest `MOST_NODES` are kept."""
+    """The tree of these paths. A path's value is added to all nodes along it; the largest `MOST_NODES` are kept, in the
+    order of `costs`."""
     totals: dict[tuple[str, ...], float] = {(): 0.0}
     for path, value in costs:
         for length in range(len(path) + 1):
             node = tuple(path[:length])
             totals[node] = totals.get(node, 0.0) + value
     # A node comes after its parent: that has at least its value, and is shorter.
-    kept = sorted(totals, key=lambda node: (-totals[node], len(node)))[:MOST_NODES]
-    if not kept or kept[0] != ():
-        kept = [()]
+    largest = sorted(totals, key=lambda node: (-totals[node], len(node)))[:MOST_NODES]
+    in_tree = {(), *largest} if largest[0] == () else {()}
+    kept = [node for node in totals if node in in_tree]
     number = {node: position for position, node in enumerate(kept)}
     if more := len(totals) - len(kept):
         caption = "\n".join(filter(None, [caption, f"{more:,} smaller nodes are not drawn"]))

@@ -57,7 +57,7 @@ def report(tmp_path, capsys):
 
 
 def headings(page):
-    return re.findall(r"<h2>(.*?)</h2>", page)
+    return re.findall(r'data-heading="(.*?)"', page)
 
 
 def tables(page):

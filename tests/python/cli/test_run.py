@@ -66,12 +66,12 @@ def test_tables_are_printed_and_the_program_is_as_without(amanda_run, preloaded,
     assert "(3 more)" in profile
     page = (tmp_path / "page.html").read_text()
     assert "<title>script.py --top x</title>" in page
-    headings = re.findall(r"<h2>(.*?)</h2>", page)
+    headings = re.findall(r'data-heading="(.*?)"', page)
     assert headings[:2] == ["profile: time of modules and their operators", "profile: operators over time"]
     assert [heading for heading in headings[2:] if not heading.startswith("profile: ")] == [
-        "coverage: what tools saw",
         *(f"profile by {by}" for by in Profile().groupings()),
         *(f"flops by {by}" for by in ("both", "op", "module")),
+        "coverage: what tools saw",
         "environment",
     ]
     assert "script.py:9" in page

@@ -42,52 +42,51 @@ def rows():
 
 SORT_AND_FILTER = """
     const place = section("Operators");
-    const [name, ms, place_of] = all("th", place), [input] = all("input", place), [more] = all("button", place);
+    const [name, ms, place_of] = all("th button", place), [input] = all("input", place);
     const shown = () => all(".shown", place)[0].textContent;
     const filter = text => { input.value = text; input.dispatchEvent(new Event("input")); };
-    found.as_given = column(place, 1);
+    found.as_given = await column(place, 1);
     found.shown = shown();
     ms.click();
-    found.largest = column(place, 1);
-    more.click();
-    found.larger = column(place, 1);
+    found.largest = await column(place, 1);
+    found.larger = await column(place, 1, 400);
     ms.click();
-    found.smallest = column(place, 1);
+    found.smallest = await column(place, 1);
     filter("ADD</b>1");
-    found.filtered = column(place, 1);
+    found.filtered = await column(place, 1);
     found.shown_of_filtered = shown();
     name.click();
-    found.by_name = column(place, 1);
-    found.arrow = name.ariaSort ?? name.getAttribute("aria-sort");
+    found.by_name = await column(place, 1);
+    found.arrow = name.parentNode.getAttribute("aria-sort");
     filter("nothing has this");
-    found.nothing = column(place, 1);
+    found.nothing = await column(place, 1);
     filter("");
     name.click();
-    found.by_name_reversed = column(place, 1);
+    found.by_name_reversed = await column(place, 1);
     place_of.click();
-    found.by_text = column(place, 3);
+    found.by_text = await column(place, 3);
 """
 
 
 LARGE = """
-    const place = section("Large"), headings = all("th", place), [input] = all("input", place);
+    const place = section("Large"), headings = all("th button", place), [input] = all("input", place);
     found.shown = {};
-    const note = name => {
-      found[name] = column(place, 1);
+    const note = async name => {
+      found[name] = await column(place, 1);
       found.shown[name] = all(".shown", place)[0].textContent;
     };
     const filter = text => { input.value = text; input.dispatchEvent(new Event("input")); };
-    const click = (number, name) => { headings[number].click(); note(name); };
-    note("as_given");
-    click(2, "largest");
-    click(2, "smallest");
+    const click = async (number, name) => { headings[number].click(); await note(name); };
+    await note("as_given");
+    await click(2, "largest");
+    await click(2, "smallest");
     filter("CONV7");
-    note("filtered");
-    click(1, "by_kind");
-    click(3, "by_place");
+    await note("filtered");
+    await click(1, "by_kind");
+    await click(3, "by_place");
     filter("");
-    note("all_by_place");
-    click(3, "reversed");
+    await note("all_by_place");
+    await click(3, "reversed");
 """
 
 
@@ -128,8 +127,8 @@ def test_a_large_table_is_sorted_and_filtered_as_by_pandas(count, tmp_path):
     expected["reversed"] = frame.sort_values("line", ascending=False)
     for name, rows in expected.items():
         assert found[name] == rows.id[:200].tolist(), name
-        matching = f" that match, of {count:,}" if len(rows) < count else ""
-        assert found["shown"][name] == f"200 of {len(rows):,} rows{matching}"
+        matching = f"{len(rows):,} of " if len(rows) < count else ""
+        assert found["shown"][name] == f"{matching}{count:,} rows"
 
 
 def by_name(row):
@@ -144,13 +143,13 @@ def test_a_table_is_sorted_and_filtered(rows, tmp_path):
     names = [row.name for row in rows]
     known = sorted((row for row in rows if row.ns is not None), key=lambda row: -row.ns)
     assert found["as_given"] == names[:200]
-    assert found["shown"] == "200 of 1,200 rows"
+    assert found["shown"] == "1,200 rows"
     assert found["largest"] == [row.name for row in known[:200]]
     assert found["larger"] == [row.name for row in known[:400]]
     assert found["smallest"] == [row.name for row in known[::-1][:200]]
     adds = [row for row in [*known[::-1], *(row for row in rows if row.ns is None)] if "add</b>1" in row.name]
     assert found["filtered"] == [row.name for row in adds]
-    assert found["shown_of_filtered"] == "111 of 111 rows that match, of 1,200"
+    assert found["shown_of_filtered"] == "111 of 1,200 rows"
     assert found["by_name"] == [row.name for row in sorted(adds, key=by_name)]
     assert found["arrow"] == "ascending"
     assert found["nothing"] == []
@@ -160,7 +159,7 @@ def test_a_table_is_sorted_and_filtered(rows, tmp_path):
 
 ZOOM = """
     const [icicle, timeline] = all(".chart").slice(0, 2), memory = all(".chart")[2];
-    found.headings = all("h2").slice(0, 3).map(heading => heading.textContent);
+    found.headings = all("h2").map(heading => heading.textContent);
     found.buttons = all(".modebar-btn").map(button => button.dataset.title);
     found.bars = all(".point", timeline).length;
     for (const [name, place] of [["timeline", timeline], ["memory", memory]]) {
@@ -220,8 +219,10 @@ def test_charts_are_drawn_and_zoomed(tmp_path):
 
 RANKS = """
     const [select] = all("#rank");
-    const shown = () => all("section").filter(place => place.checkVisibility()).map(
-      place => [place.querySelector("h2").textContent, all("td", place).map(cell => cell.textContent)]);
+    all(".panel").forEach(panel => panel.open = true);
+    await pause(100);
+    const shown = () => all("main section").filter(place => place.checkVisibility()).map(
+      place => [place.dataset.heading, all("tr[aria-rowindex] td", place).map(cell => cell.textContent)]);
     const choose = value => { select.value = value; select.dispatchEvent(new Event("change")); };
     found.options = all("option", select).map(option => option.textContent);
     found.all = shown();
@@ -262,35 +263,105 @@ def test_a_rank_is_chosen(tmp_path):
 
 
 REAL = """
+    const folded = { full: document.documentElement.scrollHeight, wide: document.documentElement.scrollWidth };
     found.headings = all("h2").map(heading => heading.textContent);
-    found.bars = all(".chart")[1].querySelectorAll(".point").length;
-    const place = section("profile by id"), [input] = all("input", place);
-    input.value = "encoder.layers.0.self_attn";
-    input.dispatchEvent(new Event("input"));
-    found.filtered = column(place, 1);
+    found.contents = all("nav li > a").map(link => link.textContent);
+    found.open = all(".panel[open] h2").map(heading => heading.textContent);
+    found.heights = [folded.full, folded.wide];
+    const time = section("profile: operators over time"), place = section("profile by id");
+    location.hash = place.id;
+    await pause(1000);
+    while (document.querySelector("[aria-busy]")) await pause(10);
+    found.revealed = place.checkVisibility();
+    found.hidden = section("profile by op").checkVisibility();
+    const [input] = all("input", place);
+    const filter = text => { input.value = text; input.dispatchEvent(new Event("input")); };
+    filter("encoder.layers.0.self_attn");
+    found.filtered = await column(place, 1);
+    filter("");
+    const links = all("td.name a", place);
+    const line = links.find(link => link.textContent.startsWith("train_digits.py:"));
+    found.link = line.textContent;
+    line.click();
+    found.marked = all("tr.marked").map(row => [row.cells[0].textContent, row.lastElementChild.textContent.trim()]);
+    found.seen = all("tr.marked").map(row => row.checkVisibility());
+    links.find(link => link.textContent === "aten::scaled_dot_product_attention").click();
+    found.searched = all("#everywhere")[0].value;
+    while (document.querySelector("[aria-busy]")) await pause(10);
+    found.hits = Object.fromEntries(all(".panel").map(
+      panel => [panel.querySelector("h2").textContent, panel.querySelector(".hits").textContent]));
+    found.rows = await column(place, 1);
+    reveal(time);
+    await pause(1000);
+    found.bars = all(".point", time).length;
+    found.faint = all(".chart", time)[0].data.flatMap(trace => trace.marker.opacity).filter(value => value < 1).length;
+    search_for("");
+    while (document.querySelector("[aria-busy]")) await pause(10);
+    found.all_rows = (await column(place, 1, 1e6)).length;
+    const [icicle] = all(".chart", section("profile: time of modules and their operators"));
+    found.sorted = icicle.data[0].sort;
+    found.orders = icicle.layout.updatemenus[0].buttons.map(({ label, args }) => [label, args]);
+    found.labels = icicle.data[0].labels.slice(0, 4);
 """
 
 
-def test_the_page_of_a_real_run(tmp_path):
-    """The one in docs/reports.md."""
+@pytest.fixture(scope="module")
+def real_page(tmp_path_factory):
+    """The one in docs/reports.md, and what the command prints."""
+    path = tmp_path_factory.mktemp("run") / "page.html"
     example = ROOT / "examples" / "python" / "train_digits.py"
-    tools = ["-t", "profile(backward=True)", "-t", "memory", "--top", "1", "--html", tmp_path / "page.html"]
+    tools = ["-t", "profile(backward=True)", "-t", "memory", "--top", "1", "--html", path]
     command = [sys.executable, "-m", "amanda", "run", *tools, example]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found, complaints, addresses = visit((tmp_path / "page.html").read_text(), REAL, tmp_path)
+    return path.read_text(), done.stdout
+
+
+@pytest.mark.parametrize("width", [700, 1400])
+def test_the_page_of_a_real_run(real_page, width, tmp_path):
+    page, printed = real_page
+    found, complaints, addresses = visit(page, REAL, tmp_path, width)
     assert (complaints, addresses) == ([], [])
-    assert found["headings"][:3] == [
-        "profile: time of modules and their operators",
-        "profile: operators over time",
-        "memory: cpu in use over time",
+    panels = [
+        *("profile: time of modules and their operators", "profile: operators over time"),
+        *(
+            "memory: cpu in use over time",
+            "source code",
+            "profile",
+            "memory",
+            "coverage: what tools saw",
+            "environment",
+        ),
     ]
-    assert "coverage: what tools saw" in found["headings"]
-    assert [heading for heading in found["headings"] if "train_digits.py: " in heading], "the source code"
-    assert int(re.search(r"([\d,]+) operators ran", done.stdout)[1].replace(",", "")) > MOST_BARS
-    assert found["bars"] == MOST_BARS
+    assert found["headings"] == found["contents"] == panels
+    assert found["open"] == [panels[0], "source code", "profile"]
+    high, wide = found["heights"]
+    assert high < 2 * 1080, "two screens"
+    assert wide <= width, "nothing sticks out"
+
+    assert (found["revealed"], found["hidden"]) == (True, False), "a link opens a panel, and one of its tabs"
     names = {name.splitlines()[0] for name in found["filtered"]}
     assert {"aten::scaled_dot_product_attention", "aten::linear"} <= names
     assert all("encoder.layers.0.self_attn" in name for name in found["filtered"])
+
+    ((number, code),) = found["marked"]
+    source = (ROOT / "examples" / "python" / "train_digits.py").read_text().splitlines()
+    assert found["link"] == f"train_digits.py:{number}"
+    assert (code, found["seen"]) == (source[int(number) - 1].strip(), [True])
+
+    assert found["searched"] == "aten::scaled_dot_product_attention"
+    assert found["rows"]
+    assert all("scaled_dot_product_attention" in name for name in found["rows"])
+    assert int(found["hits"]["coverage: what tools saw"]) == 1
+    assert int(found["hits"]["profile"]) > len(found["rows"])
+    assert found["hits"]["environment"] == "0"
+    assert int(re.search(r"([\d,]+) operators ran", printed)[1].replace(",", "")) > MOST_BARS
+    assert found["bars"] == MOST_BARS
+    matching = int(found["hits"]["profile: operators over time"].replace(",", ""))
+    assert 0 < matching < MOST_BARS
+    assert found["faint"] == MOST_BARS - matching
+    assert found["all_rows"] > 100
+    assert found["orders"] == [["largest first", ["sort", True]], ["in the program's order", ["sort", False]]]
+    assert found["labels"][0] == "program"
 
 
 def test_a_browser_that_cannot_read_tables_says_so(rows, tmp_path):

@@ -26,9 +26,19 @@ addEventListener("securitypolicyviolation", event => complaints.push(`blocked: $
 AFTER = """<script>
 const pause = ms => new Promise(done => setTimeout(done, ms));
 const section = heading => [...document.querySelectorAll("section")].find(
-  found => found.querySelector("h2").textContent === heading);
+  found => found.dataset.heading === heading);
 const all = (selector, place = document) => [...place.querySelectorAll(selector)];
-const column = (place, number) => all(`tbody tr > td:nth-child(${number})`, place).map(cell => cell.textContent);
+const column = async (place, number, most = 200) => { // of a table, of which the page has the rows that can be seen
+  const [pane] = all(".pane", place), texts = [];
+  for (pane.scrollTop = 0; ; pane.scrollTop += pane.clientHeight) {
+    const before = texts.length;
+    pane.dispatchEvent(new Event("scroll"));
+    for (const row of all("tr[aria-rowindex]", pane)) {
+      texts[row.ariaRowIndex - 2] = row.cells[number - 1].textContent;
+    }
+    if (texts.length >= most || texts.length === before) return texts.slice(0, most);
+  }
+};
 const mouse = (target, kind, x, y) => target.dispatchEvent(new MouseEvent(kind, {
   bubbles: true, cancelable: true, view: window, clientX: x, clientY: y, buttons: kind === "mouseup" ? 0 : 1 }));
 (async () => {
@@ -48,11 +58,11 @@ const mouse = (target, kind, x, y) => target.dispatchEvent(new MouseEvent(kind, 
 </script>"""
 
 
-def visit(page, script, tmp_path):
+def visit(page, script, tmp_path, width=1200):
     """What `script` puts into `found`; what the page complained of; the addresses that the browser asked for.
 
-    The script is JavaScript. It has `section(heading)`, `all(selector, place)`, `column(place, number)`, `mouse(...)` and
-    `pause(ms)`; time is the browser's, and takes none.
+    The script is JavaScript. It has `section(heading)`, `all(selector, place)`, `await column(place, number)`,
+    `mouse(...)`, `pause(ms)`, and the page's own functions; time is the browser's, and takes none.
     """
     text = page.replace("<head>", "<head>" + BEFORE, 1)
     text = text.replace("</body>\n</html>", AFTER.replace("SCRIPT", script) + "</body>\n</html>")
@@ -61,7 +71,7 @@ def visit(page, script, tmp_path):
     # The browser's own requests, for updates and the time of day, find no host.
     command += ["--disable-background-networking", "--no-first-run", "--host-resolver-rules=MAP * ~NOTFOUND"]
     command += [f"--user-data-dir={tmp_path / 'browser'}", f"--log-net-log={tmp_path / 'net.json'}"]
-    command += ["--window-size=1200,900", "--virtual-time-budget=20000", "--dump-dom"]
+    command += [f"--window-size={width},900", "--virtual-time-budget=20000", "--dump-dom"]
     done = subprocess.run([*command, (tmp_path / "visited.html").as_uri()], capture_output=True, text=True)
     result = re.search(r'<pre id="result-of-the-test">(.*?)</pre>', done.stdout, re.S)
     assert result is not None, done.stderr

@@ -11,8 +11,7 @@ import numpy
 def tables_of(page):
     """The fields of each `Table`, as it was before it was packed."""
     return [
-        _unpacked(text)
-        for text in re.findall(r'<div class="table" aria-busy="true"><script type="text/plain">(.*?)</script>', page)
+        _unpacked(text) for text in re.findall(r'<div class="table"><script type="text/plain">(.*?)</script>', page)
     ]
 
 

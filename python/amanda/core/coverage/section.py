@@ -7,6 +7,8 @@ from amanda.core.coverage.report import CoverageReport, CoverageRow, Phase
 from amanda.reports.rich_table import Column
 from amanda.reports.sections import Table, table_of
 
+HEADING = "coverage: what tools saw"
+
 
 def section_of(report: CoverageReport) -> Table:
     """The calls of each operator type that tools saw. The caption has the sums, and the reasons why other calls were
@@ -17,7 +19,7 @@ def section_of(report: CoverageReport) -> Table:
     lines += [
         f"not seen, {reason}: {text}" for reason, text in REASONS.items() if any(reason in t.skipped for t in totals)
     ]
-    return table_of("coverage: what tools saw", _COLUMNS, report.rows, "\n".join(lines))
+    return table_of(HEADING, _COLUMNS, report.rows, "\n".join(lines))
 
 
 def _skipped(row: CoverageRow) -> str:

@@ -1,11 +1,10 @@
-"use strict";
-// Sections of no rank are always shown.
+// Panels of no rank are always shown.
 const chosen = document.querySelector("#rank");
 const follow = () => {
-  for (const section of document.querySelectorAll("section[data-rank]")) {
-    section.hidden = chosen.value !== "" && section.dataset.rank !== chosen.value;
+  for (const part of document.querySelectorAll("[data-rank]")) {
+    part.hidden = chosen.value !== "" && part.dataset.rank !== chosen.value;
   }
-  dispatchEvent(new Event("resize")); // a chart that was hidden has missed the window's changes
+  do_waiting();
 };
 chosen.addEventListener("change", follow);
 follow(); // a browser restores a choice when a page is loaded again

@@ -15,7 +15,7 @@ def modules(rows: Sequence[Row]) -> Icicle:
     """The time of modules and their submodules, and of the operators that each calls itself. `rows`: by "id"."""
     costs = [
         ([*filter(None, row.module_path.split(".")), row.name.removeprefix("aten::")], row.total_ns / 1e6)
-        for row in rows
+        for row in sorted(rows, key=lambda row: row.op_id or 0)  # the program's order
     ]
     return icicle_of("time of modules and their operators", "ms", "program", costs)
 
