@@ -64,7 +64,7 @@ void on_new_thread(const Fn& fn) noexcept {
 }
 
 /// The blocks of one thread. Starting a thread takes longer than fetching many blocks. So the thread that is started
-/// for a block fetches others, too: twice as many of each size as were taken since the last time.
+/// for a block fetches others, too: twice as many of each size as this thread took since the previous fetch.
 class Stock {
  public:
   Stock() {
@@ -126,7 +126,7 @@ int& Lasting::depth() { return state.depth; }
 void* take_lasting(size_t size) noexcept {
   State& thread = state;
   if (size > kLargest || thread.is_over) return nullptr;
-  const int depth = std::exchange(thread.depth, 0);  // the code that starts a thread allocates, too
+  const int depth = std::exchange(thread.depth, 0);  // starting a thread allocates, too
   Stock* stock = thread.stock ? thread.stock : make_stock(thread);
   void* memory = stock->take(size);
   thread.depth = depth;

@@ -59,7 +59,7 @@ inline Operand as_parameter(const at::Tensor& tensor) {
   return key;
 }
 
-/// The ids that this thread has resolved, by raw key. They outlive scopes: PlaceTable forgets with its scope, and to
+/// The ids that this thread has resolved, by raw key. They hold in any scopes, unlike those of PlaceTable: to
 /// resolve a place costs a thousand times as much as to find it.
 class KnownPlaces {
  public:

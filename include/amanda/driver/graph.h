@@ -22,8 +22,8 @@ namespace amanda {
 ///
 /// Engine::toolset() returns the same object again while it is held. It returns another one for another scope object,
 /// after a tool was changed or stopped, after cache_clear(), after the removal of a traceable action, and on each call
-/// under cache_disabled(). The removal of other actions makes no new toolset: taps check for it when they run. Neither
-/// does disabled(): no one calls Engine::toolset() then. A driver that stores a toolset for later runs, instead of
+/// under cache_disabled(). The removal of other actions makes no new toolset: taps check for it when they run. Under
+/// disabled() no one calls Engine::toolset(). A driver that stores a toolset for later runs, instead of
 /// asking at each run, checks it in each switch_to().
 ///
 /// Immutable; any thread. It keeps neither tools nor scopes alive, and may be released without an interpreter's lock.

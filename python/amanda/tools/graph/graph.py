@@ -139,10 +139,6 @@ class Graph:
             self._producers.clear()
             self._consumers.clear()
 
-    def _connected(self, producer: Node, consumer: Node, position: int) -> bool:
-        with self._lock:
-            return position in self._producers[consumer].get(producer, ())
-
 
 def _attributes(node: Node) -> dict[str, str]:
     return {"kind": node.kind, "name": node.name, "module_path": node.module_path, "source": node.source}
