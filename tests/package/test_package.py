@@ -149,6 +149,18 @@ def test_the_cpp_program_of_the_documentation_builds(installed, tmp_path):
     assert "conv2d ran 4 times" in run(tmp_path / "build" / "count_conv")
 
 
+def test_the_cpp_program_with_names_builds(installed, tmp_path):
+    _, package = installed
+    project = block("cmake", "project(count_conv CXX)").replace("count_conv", "module_names")
+    (tmp_path / "CMakeLists.txt").write_text(project)
+    program = block("cpp", "struct NameLayers")
+    assert program == (ROOT / "examples" / "cpp" / "module_names.cpp").read_text()
+    (tmp_path / "module_names.cpp").write_text(program)
+    build(tmp_path, f"-DCMAKE_PREFIX_PATH={package}")
+    printed = block("console", "build/module_names").partition("\n")[2]
+    assert run(tmp_path / "build" / "module_names") == printed
+
+
 def test_the_cpp_tool_of_the_documentation_builds_and_works_in_python(installed, tmp_path):
     python, _ = installed
     (tmp_path / "CMakeLists.txt").write_text(block("cmake", "project(weight_uses CXX)"))
