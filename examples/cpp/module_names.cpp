@@ -1,4 +1,4 @@
-// Tells the module and the parameters of each linear layer of an unmodified torch::nn model.
+// Prints the module and the parameters of each linear layer of an unmodified torch::nn model.
 // Teaches: ModuleNames, by which contexts know modules and parameters in a program without Python.
 #include <torch/torch.h>
 

@@ -1,5 +1,6 @@
 """The package as others get it: a wheel in a fresh environment, and find_package in a C++ program."""
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 from fresh_environment import install, install_with_dependencies_only, run
 
 ROOT = Path(__file__).parents[2]
+MINOR = ".".join(importlib.metadata.version("torch").split(".")[:2])
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +223,7 @@ def make_torch(folder, version, config):
 def test_a_torch_without_a_build_is_named_and_not_loaded(find_amanda, tmp_path):
     config = make_torch(tmp_path / "torch", "2.99.1", 'message(FATAL_ERROR "no CUDA toolkit")\n')
     assert find_amanda(prefixes=[tmp_path / "torch"]) == (
-        f"0; [amanda] torch 2.99.1 was found ({config}), and this package has builds for torch 2.13 only; "
+        f"0; [amanda] torch 2.99.1 was found ({config}), and this package has builds for torch {MINOR} only; "
         "name one of these with CMAKE_PREFIX_PATH, or build amanda against torch 2.99.1."
     )
     assert find_amanda("COMPONENTS;core", [tmp_path / "torch"]) == "1; "
@@ -231,14 +233,14 @@ def test_a_torch_without_a_build_is_named_and_not_loaded(find_amanda, tmp_path):
 def test_a_torch_that_tells_no_version_is_named(find_amanda, tmp_path):
     config = make_torch(tmp_path / "torch", None, "set(Torch_FOUND TRUE)\n")
     assert find_amanda(prefixes=[tmp_path / "torch"]) == (
-        f"0; [amanda] torch (of unknown version) was found ({config}), and this package has builds for torch 2.13 only; "
+        f"0; [amanda] torch (of unknown version) was found ({config}), and this package has builds for torch {MINOR} only; "
         "name one of these with CMAKE_PREFIX_PATH, or build amanda against torch (of unknown version)."
     )
 
 
 def test_a_missing_torch_is_named(find_amanda):
     assert find_amanda() == (
-        "0; [amanda] no torch was found, and this package has builds for torch 2.13; install one of these, name it with "
+        f"0; [amanda] no torch was found, and this package has builds for torch {MINOR}; install one of these, name it with "
         "CMAKE_PREFIX_PATH (python -c 'import torch; print(torch.utils.cmake_prefix_path)'), or ask for COMPONENTS core."
     )
 

@@ -16,7 +16,7 @@ namespace amanda::pytorch {
 /// Gives tools the names of a `torch::nn` model's modules, parameters and buffers, as long as this object lives.
 ///
 /// OpContext::parameter_name() is then the name that `named_parameters()` or `named_buffers()` of this model gives the
-/// operand, or the tensor that it is a view of; a shared tensor has its first name. `torch::nn` has no hooks that tell
+/// operand, or the tensor that it is a view of; a shared tensor has its first name. `torch::nn` does not report
 /// which module runs. So OpContext::module_path(), and with it `.modules` of a filter, goes by the tensors that the
 /// operator reads and does not write: it is the innermost module that holds all of them that have names, itself or in
 /// its submodules. It is "" for an operator that reads none, or some of two models.
@@ -30,12 +30,12 @@ namespace amanda::pytorch {
 /// have equal names.
 class ModuleNames {
  public:
-  /// Of a model that, if no std::shared_ptr owns it, must outlive this object.
+  /// Names a model that must outlive this object, if no std::shared_ptr owns it.
   explicit ModuleNames(const torch::nn::Module& model);
-  /// Of a model that is owned by `model` and others. Throws `Error` if it is null.
+  /// Names the model that `model` owns. Throws `Error` if it is null.
   template <class Module>
   explicit ModuleNames(const std::shared_ptr<Module>& model) : ModuleNames(checked(model.get())) {}
-  /// Of the model in a holder, such as `torch::nn::Sequential`. Throws `Error` if the holder is empty.
+  /// Names the model in a holder, such as a `torch::nn::Sequential`. Throws `Error` if the holder is empty.
   template <class Module>
   explicit ModuleNames(const torch::nn::ModuleHolder<Module>& model)
       : ModuleNames(checked(model.is_empty() ? nullptr : model.get())) {}
