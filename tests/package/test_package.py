@@ -240,8 +240,9 @@ def test_a_torch_that_tells_no_version_is_named(find_amanda, tmp_path):
 
 def test_a_missing_torch_is_named(find_amanda):
     assert find_amanda() == (
-        f"0; [amanda] no torch was found, and this package has builds for torch {MINOR}; install one of these, name it with "
-        "CMAKE_PREFIX_PATH (python -c 'import torch; print(torch.utils.cmake_prefix_path)'), or ask for COMPONENTS core."
+        f"0; [amanda] no torch was found, and this package has builds for torch {MINOR}; install one of these, name it "
+        "with CMAKE_PREFIX_PATH (python -c 'import torch; print(torch.utils.cmake_prefix_path)'), or ask for "
+        "COMPONENTS core."
     )
 
 
