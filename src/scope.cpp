@@ -1,7 +1,6 @@
 #include "amanda/scope.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "description.h"
 #include "scope_state.h"
 #include "thread_scopes.h"
+#include "unmatched_text.h"
 
 namespace amanda {
 namespace {
@@ -27,19 +27,7 @@ bool end_await_call(uint64_t entry) {
   return called;
 }
 
-std::string list(const char* keyword, const std::vector<std::string>& patterns) {
-  return fmt::format("{}={{\"{}\"}}", keyword, fmt::join(patterns, "\", \""));
-}
-
 }  // namespace
-
-std::string describe(const Unmatched& unmatched) {
-  const InstOptions& asked = unmatched.options;
-  std::string what = asked.ops.patterns().empty() ? "" : list("ops", asked.ops.patterns());
-  if (!asked.modules.matches_all()) what += (what.empty() ? "" : ", ") + list("modules", asked.modules.patterns());
-  return fmt::format("[scope] {} of tool '{}' matched nothing: {}", what, unmatched.tool->name(),
-                     unmatched.ops_matched ? "such operators ran in other modules" : "no such operator ran");
-}
 
 Scope::Scope(std::vector<Tool*> tools, ScopeOptions options)
     : state_(std::make_shared<ScopeState>(std::move(tools), std::move(options))) {}
@@ -169,7 +157,9 @@ Scope::Guard::~Guard() {
         std::make_exception_ptr(Error("[scope] left by an exception"));  // which exception is unknown during unwinding
   }
   try {
-    for (const Unmatched& one : scope_.leave_entry(entry_, error)) log_warning(amanda::describe(one));
+    const std::vector<Unmatched> unmatched = scope_.leave_entry(entry_, error);
+    if (unmatched.empty()) return;
+    for (const std::string& line : lines_of(unmatched, scope_.analysed_types())) log_warning(line);
   } catch (...) {  // a destructor must not throw
     log_warning(fmt::format("[amanda] leaving a scope failed: {}", amanda::describe(std::current_exception())));
   }

@@ -79,7 +79,8 @@ class OpContext {
   bool is_backward() const { return backward_info_ != nullptr; }
   /// The tool whose analysis is running.
   const Tool& tool() const;
-  /// The path of the innermost module: "encoder.layer.3.attention"; "" outside modules.
+  /// The path of the innermost module: "encoder.layer.3.attention"; "" outside modules. In a program without Python see
+  /// amanda::pytorch::ModuleNames.
   std::string module_path() const;
   /// "file:line" of the user's call; "" if unknown.
   std::string source() const;
@@ -98,7 +99,7 @@ class OpContext {
   /// An input of the (forward) operator, borrowed; null for None, and in a backward context if it is no longer alive.
   Value input(size_t position) const;
   /// The name in its model of the parameter or buffer at this position: "encoder.0.weight". "" if it is not one of a
-  /// known model; without Python no model is known. May search all models.
+  /// known model; without Python, of one that has amanda::pytorch::ModuleNames. May search all models.
   std::string parameter_name(size_t position) const;
   /// The same for each tensor of a list; empty if the input is not a list of tensors.
   std::vector<std::string> parameter_names(size_t position) const;

@@ -18,7 +18,8 @@ struct Unmatched {
   std::vector<std::string> elsewhere{};  ///< the paths of these modules, sorted; at most 256
 };
 
-/// The text for the log: "[scope] ops={"linear"} of tool 'prune' matched nothing: no such operator ran".
+/// The text for the log: "[scope] ops={"linear"} of tool 'prune' matched nothing that ran; ...", with hints at
+/// operators that a program may run in their place. A scope's guard logs it, with what the scope's other routines saw.
 std::string describe(const Unmatched& unmatched);
 
 }  // namespace amanda

@@ -1,4 +1,5 @@
 // Which operator names a pattern matches.
+#include "amanda/unmatched.h"
 #include "trace_test.h"
 
 namespace amanda {
@@ -129,10 +130,48 @@ TEST_F(FilteredCallTest, ALogLineTellsOfAFilterThatMatchedNothing) {
     const auto inside = made->enter();
     call("mul");
   }
+  EXPECT_EQ(log(),
+            (std::vector<std::string>{
+                "[scope] modules={\"encoder\"} of tool 'b' matched nothing: the operators of ops={\"mul\"} ran "
+                "outside modules only; in a LibTorch program, modules have paths while there is an "
+                "amanda::pytorch::ModuleNames of the model",
+                "[scope] ops={\"neg\", \"relu*\"} of tool 'a' matched nothing that ran; operators of other types "
+                "that the scope's tools saw, by places: ref::mul 1"}));
+}
+
+TEST(UnmatchedTest, TheLogLineHintsAtOtherOperators) {
+  const std::string how_to = "to list what runs: a tool without .ops sees all operators";
+  const std::pair<OpFilter, std::string> cases[] = {
+      {{"linear"},
+       "ops={\"linear\"} of tool 'a' matched nothing that ran; " + how_to +
+           "; torch::nn::Linear and torch::nn::functional::linear call addmm or matmul: .ops = "
+           "amanda::pytorch::linear_like() asks for all of them"},
+      {{"aten::linear", "addmm", "matmul"},
+       "ops={\"aten::linear\", \"addmm\", \"matmul\"} of tool 'a' matched nothing that ran; " + how_to},
+      {{"sigmoid.out"},
+       "ops={\"sigmoid.out\"} of tool 'a' matched nothing that ran; " + how_to + "; in place it is sigmoid_"},
+      {{"softmax", "b", "c", "d", "e", "f"},
+       "ops={\"softmax\", \"b\", \"c\", \"d\", \"e\", and 1 more} of tool 'a' matched nothing that ran; " + how_to +
+           "; attention may be scaled_dot_product_attention, which has its softmax inside"},
+  };
+  const Tool asking("a");
+  for (const auto& [ops, line] : cases) EXPECT_EQ(describe(Unmatched{&asking, 0, {.ops = ops}}), "[scope] " + line);
+}
+
+TEST_F(FilteredCallTest, TheRoutinesOfAToolAreOneLogLine) {
+  tool("a").does([](OpContext&) {}, {.ops = {"neg"}}).does([](OpContext&) {}, {.ops = {"relu", "neg"}});
+  tool("b").does([](OpContext&) {}, {.modules = {"encoder.0"}});
+  tool("c").does([](OpContext&) {}, {.ops = {"mul"}});
+  auto made = scope({tool("a"), tool("b"), tool("c")});
+  {
+    const auto inside = made->enter();
+    const reference::Place place("decoder");
+    call("mul");
+  }
   EXPECT_EQ(log(), (std::vector<std::string>{
-                       "[scope] ops={\"neg\", \"relu*\"} of tool 'a' matched nothing: no such operator ran",
-                       "[scope] ops={\"mul\"}, modules={\"encoder\"} of tool 'b' matched nothing: such operators ran "
-                       "in other modules"}));
+                       "[scope] modules={\"encoder.0\"} of tool 'b' matched nothing: operators ran in \"decoder\"",
+                       "[scope] ops={\"neg\", \"relu\"} of tool 'a' matched nothing that ran; operators of other types "
+                       "that the scope's tools saw, by places: ref::mul 1"}));
 }
 
 TEST_F(FilteredCallTest, OptionalFiltersAreMissedOnlyIfTheToolsThatItDependsOnHaveNoWorkEither) {
@@ -145,7 +184,8 @@ TEST_F(FilteredCallTest, OptionalFiltersAreMissedOnlyIfTheToolsThatItDependsOnHa
     const auto inside = made->enter();
     call("mul");
   }
-  EXPECT_EQ(log(), std::vector<std::string>{"[scope] ops={\"neg\"} of tool 'a' matched nothing: no such operator ran"});
+  EXPECT_EQ(log(), std::vector<std::string>{"[scope] ops={\"neg\"} of tool 'a' matched nothing that ran; operators of "
+                                            "other types that the scope's tools saw, by places: ref::mul 1"});
 }
 
 TEST_F(FilteredCallTest, NothingIsLoggedWhereNothingRanOrAnExceptionCame) {

@@ -1,5 +1,6 @@
 """The package as others get it: a wheel in a fresh environment, and find_package in a C++ program."""
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 from fresh_environment import install, install_with_dependencies_only, run
 
 ROOT = Path(__file__).parents[2]
+MINOR = ".".join(importlib.metadata.version("torch").split(".")[:2])
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +151,18 @@ def test_the_cpp_program_of_the_documentation_builds(installed, tmp_path):
     assert "conv2d ran 4 times" in run(tmp_path / "build" / "count_conv")
 
 
+def test_the_cpp_program_with_names_builds(installed, tmp_path):
+    _, package = installed
+    project = block("cmake", "project(count_conv CXX)").replace("count_conv", "module_names")
+    (tmp_path / "CMakeLists.txt").write_text(project)
+    program = block("cpp", "struct NameLayers")
+    assert program == (ROOT / "examples" / "cpp" / "module_names.cpp").read_text()
+    (tmp_path / "module_names.cpp").write_text(program)
+    build(tmp_path, f"-DCMAKE_PREFIX_PATH={package}")
+    printed = block("console", "build/module_names").partition("\n")[2]
+    assert run(tmp_path / "build" / "module_names") == printed
+
+
 def test_the_cpp_tool_of_the_documentation_builds_and_works_in_python(installed, tmp_path):
     python, _ = installed
     (tmp_path / "CMakeLists.txt").write_text(block("cmake", "project(weight_uses CXX)"))
@@ -176,26 +190,78 @@ def test_torch_is_found_beside_the_package(installed, tmp_path):
     assert f"found {tmp_path}/torch/share/cmake/Torch; prefixes: {tmp_path}/amanda\n" in printed
 
 
-def test_a_torch_without_a_build_is_named(installed, tmp_path):
+@pytest.fixture
+def find_amanda(installed, tmp_path):
+    """find_amanda(how, prefixes): what `find_package(amanda 0.1 QUIET how)` ends with, in an empty project."""
     _, package = installed
-    config = tmp_path / "share" / "cmake" / "Torch"
-    config.mkdir(parents=True)
-    (config / "TorchConfig.cmake").write_text("set(TORCH_LIBRARIES torch)\n")
-    (config / "TorchConfigVersion.cmake").write_text('set(PACKAGE_VERSION "2.99.1")\n')
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.25)\n"
-        "project(consumer CXX)\n"
-        "find_package(amanda 0.1 QUIET)\n"
+        "project(consumer NONE)\n"
+        "find_package(amanda 0.1 QUIET ${how})\n"
         'message(STATUS "found: ${amanda_FOUND}; ${amanda_NOT_FOUND_MESSAGE}")\n'
-        "find_package(amanda 0.1 QUIET COMPONENTS core)\n"
-        'message(STATUS "core found: ${amanda_FOUND}")\n'
     )
-    printed = run("cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={package};{tmp_path}")
-    assert (
-        f"-- found: 0; [amanda] torch 2.99.1 was found ({config}), and this package has builds for torch 2.13 only; "
-        "name one of these with CMAKE_PREFIX_PATH, or build amanda against torch 2.99.1.\n"
-        "-- core found: 1\n"
-    ) in printed
+
+    def find(how="", prefixes=(), package=package):
+        paths = ";".join(map(str, [package, *prefixes]))
+        command = ["cmake", "-S", tmp_path, "-B", tmp_path / "build", "--fresh", f"-DCMAKE_PREFIX_PATH={paths}"]
+        printed = run(*command, f"-Dhow={how}", "-DPython_EXECUTABLE=/bin/false")
+        return re.search(r"^-- found: (.*)$", printed, re.MULTILINE).group(1)
+
+    return find
+
+
+def make_torch(folder, version, config):
+    """The folder of a TorchConfig.cmake with this text; no version: without a file that tells it."""
+    files = folder / "share" / "cmake" / "Torch"
+    files.mkdir(parents=True)
+    (files / "TorchConfig.cmake").write_text(config)
+    if version:
+        (files / "TorchConfigVersion.cmake").write_text(f'set(PACKAGE_VERSION "{version}")\n')
+    return files
+
+
+def test_a_torch_without_a_build_is_named_and_not_loaded(find_amanda, tmp_path):
+    config = make_torch(tmp_path / "torch", "2.99.1", 'message(FATAL_ERROR "no CUDA toolkit")\n')
+    assert find_amanda(prefixes=[tmp_path / "torch"]) == (
+        f"0; [amanda] torch 2.99.1 was found ({config}), and this package has builds for torch {MINOR} only; "
+        "name one of these with CMAKE_PREFIX_PATH, or build amanda against torch 2.99.1."
+    )
+    assert find_amanda("COMPONENTS;core", [tmp_path / "torch"]) == "1; "
+    assert find_amanda("COMPONENTS;core;OPTIONAL_COMPONENTS;torch", [tmp_path / "torch"]) == "1; "
+
+
+def test_a_torch_that_tells_no_version_is_named(find_amanda, tmp_path):
+    config = make_torch(tmp_path / "torch", None, "set(Torch_FOUND TRUE)\n")
+    assert find_amanda(prefixes=[tmp_path / "torch"]) == (
+        f"0; [amanda] torch (of unknown version) was found ({config}), and this package has builds for torch {MINOR} only; "
+        "name one of these with CMAKE_PREFIX_PATH, or build amanda against torch (of unknown version)."
+    )
+
+
+def test_a_missing_torch_is_named(find_amanda):
+    assert find_amanda() == (
+        f"0; [amanda] no torch was found, and this package has builds for torch {MINOR}; install one of these, name it "
+        "with CMAKE_PREFIX_PATH (python -c 'import torch; print(torch.utils.cmake_prefix_path)'), or ask for "
+        "COMPONENTS core."
+    )
+
+
+def test_a_package_without_the_driver_says_so(find_amanda, installed, tmp_path):
+    _, package = installed
+    config = tmp_path / "site" / "amanda" / "lib" / "cmake" / "amanda"
+    shutil.copytree(package / "lib", tmp_path / "site" / "amanda" / "lib")
+    (tmp_path / "site" / "amanda" / "include").symlink_to(package / "include")
+    for file in config.glob("amanda-torch-*"):
+        file.unlink()
+    assert find_amanda("COMPONENTS;torch", package=tmp_path / "site" / "amanda") == (
+        f"0; [amanda] this package ({config}) was built without the PyTorch driver; build it with "
+        "-DAMANDA_BUILD_TORCH=ON, or ask for COMPONENTS core."
+    )
+    assert find_amanda(package=tmp_path / "site" / "amanda") == "1; "
+
+
+def test_an_unknown_component_is_named(find_amanda):
+    assert find_amanda("COMPONENTS;cuda") == "0; [amanda] there is no component 'cuda'; there are core and torch."
 
 
 def test_a_cpp_program_without_torch_finds_the_core(installed, tmp_path):

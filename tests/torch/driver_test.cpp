@@ -93,8 +93,29 @@ TEST(Driver, TheFirstOperatorEndsTheWaitForOne) {
     torch::ones({1});
     EXPECT_FALSE(at::hasCallbacks());
   }
-  EXPECT_EQ(lines, std::vector<std::string>{
-                       "[scope] ops={\"cosh\"} of tool 'recorder' matched nothing: no such operator ran"});
+  EXPECT_EQ(lines, std::vector<std::string>{"[scope] ops={\"cosh\"} of tool 'recorder' matched nothing that ran; to "
+                                            "list what runs: a tool without .ops sees all operators"});
+  amanda::set_log_sink([](const std::string& line) { std::cerr << line << "\n"; });
+}
+
+TEST(Driver, AFilterThatMatchesNoLinearLayerNamesTheGroupThatDoes) {
+  std::vector<std::string> lines;
+  amanda::set_log_sink([&](const std::string& line) { lines.push_back(line); });
+  Recorder asking({.ops = {"linear"}}), inside({.ops = {"relu"}, .modules = {"encoder"}}), other({.ops = {"addmm"}});
+  torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::ReLU());
+  {
+    amanda::Scope scope({&asking, &inside, &other});
+    auto guard = scope.enter();
+    net->forward(torch::ones({2, 3}));
+  }
+  EXPECT_EQ(lines, (std::vector<std::string>{
+                       "[scope] modules={\"encoder\"} of tool 'recorder' matched nothing: the operators of "
+                       "ops={\"relu\"} ran outside modules only; in a LibTorch program, modules have paths while there "
+                       "is an amanda::pytorch::ModuleNames of the model",
+                       "[scope] ops={\"linear\"} of tool 'recorder' matched nothing that ran; operators of other types "
+                       "that the scope's tools saw, by places: addmm 1; torch::nn::Linear and "
+                       "torch::nn::functional::linear call addmm or matmul: .ops = amanda::pytorch::linear_like() asks "
+                       "for all of them"}));
   amanda::set_log_sink([](const std::string& line) { std::cerr << line << "\n"; });
 }
 

@@ -9,6 +9,7 @@
 #include "backward/node_override.h"
 #include "base/python_hooks.h"
 #include "base/stack_value.h"
+#include "identity/named_tensors.h"
 #include "thread/guards.h"
 
 namespace amanda::pytorch {
@@ -46,8 +47,10 @@ Value NodeCall::forward_get(Side at, size_t position) {
 }
 
 std::string NodeCall::detail(Detail which) {
-  if (which == Detail::kIsRecompute || !python_hooks.describe) return "";
-  return python_hooks.describe(owner_.forward->raw_path, which);
+  if (which == Detail::kIsRecompute) return "";
+  std::string found = python_hooks.describe ? python_hooks.describe(owner_.forward->raw_path, which) : "";
+  if (!found.empty() || which != Detail::kModulePath || !has_named_tensors()) return found;
+  return remembered_path(owner_.forward->id);
 }
 
 uint64_t NodeCall::versions(Side at) const {

@@ -9,6 +9,7 @@
 #include "backward/grad_hooks.h"
 #include "base/python_hooks.h"
 #include "base/tensor_handle.h"
+#include "identity/named_tensors.h"
 #include "thread/keys.h"
 #include "thread/tracing.h"
 
@@ -21,9 +22,23 @@ const Identity& ForwardCall::identity() {
   return identity_;
 }
 
+namespace {
+
+// See ModuleNames.
+std::string named_path(ForwardCall& call) {
+  std::string path = path_of_named(call.record(), call.argument_tensors());
+  const bool ran = !call.result_tensors().empty();  // a routine may have put another tensor in a parameter's place
+  if (ran && path.empty()) return remembered_path(call.id());
+  remember_path(call.id(), path);
+  return path;
+}
+
+}  // namespace
+
 std::string ForwardCall::detail(Detail which) {
   if (which == Detail::kIsRecompute) return is_recomputed() ? "recompute" : "";
-  return python_hooks.describe ? python_hooks.describe(identity().raw_path, which) : "";
+  std::string found = python_hooks.describe ? python_hooks.describe(identity().raw_path, which) : "";
+  return found.empty() && which == Detail::kModulePath && has_named_tensors() ? named_path(*this) : found;
 }
 
 void ForwardCall::remember_results() {

@@ -6,6 +6,8 @@
 
 #include "base/hash.h"
 #include "base/lifetime.h"
+#include "identity/named_tensors.h"
+#include "identity/origin.h"
 
 namespace amanda::pytorch {
 namespace {
@@ -31,10 +33,17 @@ struct Producers {
   DataflowContext of(const at::Tensor& tensor) {
     auto found = known.find(tensor.unsafeGetTensorImpl());
     if (found != known.end() && !found->second.tensor.expired()) return found->second.context;
+    const at::Tensor& origin = origin_of(tensor);
     DataflowContext context;
-    const bool parameter = tensor.requires_grad() && tensor.is_leaf();
-    context.fill(parameter ? mix(1, ++parameters) : 0);
-    if (parameter) put(tensor, context);
+    context.fill(0);
+    const uint64_t named = has_named_tensors() ? named_tensor_number(origin) : 0;
+    if (named == 0) {
+      const auto* autograd = autograd_of(origin);
+      if (!autograd || !is_trained_leaf(*autograd)) return context;
+    }
+    if (!origin.is_same(tensor)) return of(origin);
+    context.fill(named ? mix(2, named) : mix(1, ++parameters));
+    put(tensor, context);
     return context;
   }
 };

@@ -14,7 +14,8 @@ namespace amanda::pytorch {
 using DataflowContext = std::array<uint64_t, 8>;
 
 /// The context of a call on these arguments. Only operators that were observed on this thread count as producers.
-/// Parameters (leaves that require a gradient) are numbered by first appearance; all other tensors count as equal.
+/// Parameters (leaves that require a gradient, tensors of a model that has ModuleNames, and views of both) have
+/// numbers; all other tensors count as equal.
 DataflowContext dataflow_context(uint64_t name_hash, c10::ArrayRef<OperandTensor> arguments);
 
 /// Remembers on this thread which call produced these results.

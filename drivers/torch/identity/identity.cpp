@@ -1,7 +1,6 @@
 #include "identity/identity.h"
 
 #include <c10/util/flat_hash_map.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <vector>
 
@@ -9,6 +8,8 @@
 #include "amanda/base/per_thread.h"
 #include "base/hash.h"
 #include "base/python_hooks.h"
+#include "identity/named_tensors.h"
+#include "identity/origin.h"
 #include "thread/keys.h"
 
 namespace amanda::pytorch {
@@ -32,18 +33,13 @@ uint64_t tag_of(const at::TensorBase& tensor) {
 inline Operand as_parameter(const at::Tensor& tensor) {
   const uint64_t tag = tag_of(tensor);
   if (tag & 1) return {tensor, tag, true};
-  // The same as tensor.is_view(), is_leaf() and so on, without their virtual calls.
-  const auto* autograd = static_cast<torch::autograd::AutogradMeta*>(tensor.unsafeGetTensorImpl()->autograd_meta());
+  const auto* autograd = autograd_of(tensor);
   if (!autograd) return {tensor, tag, false};
-  if (autograd->is_view_) {
-    const auto* view = static_cast<const torch::autograd::DifferentiableViewMeta*>(autograd);
-    if (view->has_bw_view()) {
-      const at::TensorBase& base = view->get_backward_view().base_;
-      const uint64_t tag_of_base = tag_of(base);
-      return {base, tag_of_base, (tag_of_base & 1) != 0};
-    }
+  if (const at::Tensor* base = base_of(*autograd)) {
+    const uint64_t tag_of_base = tag_of(*base);
+    return {*base, tag_of_base, (tag_of_base & 1) != 0};
   }
-  return {tensor, tag, autograd->requires_grad_ && !autograd->grad_fn_};
+  return {tensor, tag, is_trained_leaf(*autograd)};
 }
 
 // The path consists of addresses. They are only used to look up resolved places, and the death of one of the objects
@@ -94,10 +90,14 @@ OpId resolve(uint64_t raw_path, const OpRecord& record, c10::ArrayRef<OperandTen
 }  // namespace
 
 std::string parameter_name(const at::Tensor& tensor) {
-  if (!tensor.defined() || !python_hooks.parameter_name) return "";
-  const Operand operand = as_parameter(tensor);
-  _object* object = operand.counts ? py_object(operand.tensor) : nullptr;
-  return object ? python_hooks.parameter_name(object) : "";
+  if (!tensor.defined()) return "";
+  std::string name;
+  if (python_hooks.parameter_name) {
+    const Operand operand = as_parameter(tensor);
+    _object* object = operand.counts ? py_object(operand.tensor) : nullptr;
+    if (object) name = python_hooks.parameter_name(object);
+  }
+  return name.empty() && has_named_tensors() ? named_tensor(tensor) : name;
 }
 
 [[gnu::hot]] RawPlace raw_place(void*& walk, const OpRecord& record, c10::ArrayRef<OperandTensor> arguments) {

@@ -2,13 +2,16 @@
 
 import contextlib
 import inspect
+import re
 import threading
 import warnings
+from pathlib import Path
 
 import amanda
 import pytest
 import torch
 import torch.nn.functional as F
+from amanda.core import unmatched
 
 X = torch.tensor([-1.0, 2.0])
 
@@ -258,6 +261,28 @@ LINEAR = (
     "GPT-2's Conv1D is addmm, x @ weight is matmul, and nn.TransformerEncoderLayer in evaluation mode is "
     "_transformer_encoder_layer_fwd: ops=amanda.ops.linear_like asks for all of them"
 )
+
+
+def test_a_cpp_program_gets_the_same_hints():
+    source = (Path(__file__).parents[3] / "src" / "unmatched_text.cpp").read_text()
+    table = source.partition("kInstead[] = {")[2].partition("};")[0]
+    hints = {
+        name: "".join(re.findall(r'"(.*?)"', rest)) for name, rest in re.findall(r'\{"(\w+)",(.*?)\}', table, re.DOTALL)
+    }
+    assert hints.keys() == unmatched._INSTEAD.keys() - {"FusedBatchNormV3"}  # no C++ program has TensorFlow's operators
+    linear = hints.pop("linear")
+    assert linear.endswith("amanda::pytorch::linear_like() asks for all of them")
+    assert hints == {name: unmatched._INSTEAD[name] for name in hints}
+    listed = source.partition("kInPlace[] = {")[2].partition("};")[0]
+    assert [f"{name}_" for name in re.findall(r'"(\w+)"', listed)] == [
+        name for name in amanda.ops.activation if name[-1] == "_"
+    ]
+
+
+def test_the_group_of_linear_layers_is_the_same_in_cpp():
+    header = (Path(__file__).parents[3] / "drivers/torch/include/amanda/torch.h").read_text()
+    names = re.findall(r'"(\w+)"', header.partition("linear_like() {")[2].partition("}")[0])
+    assert names == [*amanda.ops.linear_like]
 
 
 def nothing(filters, tool="prune", ran=HOW_TO, more=""):
