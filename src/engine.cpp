@@ -3,8 +3,8 @@
 // A call takes one of two ways:
 // - on_op(): the first run of a place. Analyses run, and their actions become a plan. The second run finds that plan.
 // - on_known_op(): each run from the third on, which is almost every call. The driver has kept the plan with the place
-//   (sight() and known_call() say for how long), and on_known_op() runs it. If no tool sees the operator, or the plan has
-//   no action, the driver does not call the core.
+//   (sight() and known_call() say for how long), and on_known_op() runs it. If no tool sees the operator, or the plan
+//   has no action, the driver does not call the core.
 #include "amanda/driver/engine.h"
 
 #include <fmt/format.h>
