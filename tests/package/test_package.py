@@ -1,11 +1,13 @@
 """The package as others get it: a wheel in a fresh environment, and find_package in a C++ program."""
 
+import fnmatch
 import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
 import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -93,6 +95,21 @@ def test_the_commands_of_the_readme_need_no_extra(wheel, tmp_path):
         run(scripts / "amanda", *command, cwd=tmp_path)
     assert (tmp_path / "page.html").stat().st_size > 1e6
     assert run(scripts / "python", "-c", "import importlib.util as u; print(u.find_spec('pandas'))").strip() == "None"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/installation.md"])
+def test_a_wheel_needs_no_compiler(wheel, tmp_path, page):
+    """The commands that a page shows, where no others than the environment's are found; the fixture does pip's."""
+    (block,) = re.findall(r"^```sh\n((?:pip install .*\n)+amanda .*)\n```$", (ROOT / page).read_text(), re.MULTILINE)
+    *installs, command = [shlex.split(line, comments=True) for line in block.splitlines()]
+    assert fnmatch.fnmatch(wheel.name, re.sub(r"cp311|manylinux_\d+_\d+", "*", installs[-1][-1]))
+    scripts = install_with_dependencies_only(wheel, tmp_path)
+    (tmp_path / command[-1]).write_text(SCRIPT)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    printed = run(scripts / command[0], *command[1:], cwd=tmp_path, env={"PATH": str(scripts), "HOME": str(tmp_path)})
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert re.search(r"^ module +calls +mean ", printed, re.MULTILINE)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 60
 
 
 def test_importing_works_without_torch(installed, tmp_path):
