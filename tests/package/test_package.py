@@ -1,11 +1,13 @@
 """The package as others get it: a wheel in a fresh environment, and find_package in a C++ program."""
 
+import fnmatch
 import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
 import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -96,6 +98,21 @@ def test_the_commands_of_the_readme_need_no_extra(wheel, tmp_path):
     assert run(scripts / "python", "-c", "import importlib.util as u; print(u.find_spec('pandas'))").strip() == "None"
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/installation.md"])
+def test_a_wheel_needs_no_compiler(wheel, tmp_path, page):
+    """The commands that a page shows, where no others than the environment's are found; the fixture does pip's."""
+    (block,) = re.findall(r"^```sh\n((?:pip install .*\n)+amanda .*)\n```$", (ROOT / page).read_text(), re.MULTILINE)
+    *installs, command = [shlex.split(line, comments=True) for line in block.splitlines()]
+    assert fnmatch.fnmatch(wheel.name, re.sub(r"cp311|manylinux_\d+_\d+", "*", installs[-1][-1]))
+    scripts = install_with_dependencies_only(wheel, tmp_path)
+    (tmp_path / command[-1]).write_text(SCRIPT)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    printed = run(scripts / command[0], *command[1:], cwd=tmp_path, env={"PATH": str(scripts), "HOME": str(tmp_path)})
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert re.search(r"^ module +calls +mean ", printed, re.MULTILINE)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 60
+
+
 def test_importing_works_without_torch(installed, tmp_path):
     python, _ = installed
     # find_spec says None for what sys.modules holds as None: torch is not to be found
@@ -108,6 +125,63 @@ def test_importing_works_without_torch(installed, tmp_path):
         "print('torch' in sys.modules)\n"
     )
     assert run(python, "-c", program, cwd=tmp_path).strip() == "False"
+
+
+def test_where_the_package_does_not_load_the_command_is_one_sentence(installed, tmp_path):
+    """The installed torch says that it is another version."""
+    python, package = installed
+    (package.parent / "sitecustomize.py").write_text(
+        "import os\nif 'TORCH_VERSION' in os.environ: import torch; torch.__version__ = os.environ['TORCH_VERSION']\n"
+    )
+    minor = ".".join(importlib.metadata.version("torch").split(".")[:2])
+    sentence = (
+        "amanda: [torch] torch 2.10.0 is installed, and this amanda holds a build for torch "
+        f'{minor} only; install torch {minor} (pip install "torch=={minor}.*"), or build amanda again, against a torch '
+        "from 2.11 on: pip install --no-build-isolation amanda_nn-0.1.0.tar.gz (its sdist), or . in a checkout\n"
+    )
+    environment = {**os.environ, "TORCH_VERSION": "2.10.0", "PYTHONWARNINGS": "ignore"}
+    for arguments, printed in (
+        (("profile", "train.py"), ""),
+        (("doctor",), f"amanda     0.1.0, in {package.parent}; it cannot be imported\npython "),
+    ):
+        command = [python.parent / "amanda", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (1, sentence)
+        assert done.stdout.startswith(printed)
+
+
+@pytest.fixture
+def read_only(wheel, tmp_path):
+    """The scripts' folder of an environment in which nothing can be written, and the start of a command that may not
+    override that."""
+    scripts = install_with_dependencies_only(wheel, tmp_path)
+    folders = [path for path in (tmp_path / "env").rglob("*") if path.is_dir() and not path.is_symlink()]
+    for folder in folders:
+        folder.chmod(0o555)
+    may_not = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override"] if os.geteuid() == 0 else []
+    yield scripts, may_not
+    for folder in folders:
+        folder.chmod(0o755)
+
+
+def test_a_folder_of_packages_that_cannot_be_written_is_enough(read_only, tmp_path):
+    scripts, may_not = read_only
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "train.py").write_text(SCRIPT)
+    package = next((tmp_path / "env" / "lib").glob("python*/site-packages/amanda"))
+    before = {path.relative_to(tmp_path) for path in (tmp_path / "env").rglob("*")}
+    with pytest.raises(AssertionError, match="Permission denied"):
+        run(*may_not, "touch", package / "written")
+    for command in (
+        ["run", "-t", "profile", "--html", "page.html", "--out", "results", "train.py"],
+        ["nan", "train.py"],
+    ):
+        run(*may_not, scripts / "amanda", *command, cwd=tmp_path / "work")
+    assert (tmp_path / "work" / "page.html").stat().st_size > 1e6
+    assert list((tmp_path / "work" / "results").iterdir()) != []
+    doctor = run(*may_not, scripts / "amanda", "doctor", cwd=tmp_path / "work")
+    assert f"amanda                0.1.0, in {package}, which is read-only\n" in doctor
+    assert {path.relative_to(tmp_path) for path in (tmp_path / "env").rglob("*")} == before
 
 
 def test_a_build_for_another_python_says_so(installed, tmp_path):
@@ -368,6 +442,36 @@ def test_a_build_for_cuda_without_its_toolkit_refuses_an_old_torch(python_with_c
     python = python_with_cuda("2.9.1+cu128")
     found = configured_without(python, tmp_path / "build", *without_toolkit())
     assert "[build] torch 2.9.1+cu128 was found; Amanda needs torch 2.11 or newer." in found
+
+
+@pytest.mark.parametrize("system", ["Darwin", "Windows"])
+def test_a_build_for_another_system_is_refused(system, tmp_path):
+    assert (
+        f"[build] Amanda runs on Linux only, and this is {system}; build it in a container or a virtual machine with Linux "
+        "and glibc."
+    ) in configured_without(sys.executable, tmp_path, f"-DCMAKE_SYSTEM_NAME={system}")
+
+
+def test_a_build_for_musl_is_refused(tmp_path):
+    """A compiler whose <features.h> is not glibc's, as that of Alpine Linux."""
+    (tmp_path / "features.h").write_text("#define _FEATURES_H\n")
+    compiler = tmp_path / "musl-g++"
+    compiler.write_text(f'#!/bin/sh\nexec g++ -isystem {tmp_path} "$@"\n')
+    compiler.chmod(0o755)
+    assert (
+        f"[build] {compiler} compiles for another C library than glibc, such as musl of Alpine Linux; PyTorch's packages "
+        "and Amanda need glibc: build on Debian, Ubuntu, Fedora or a similar system."
+    ) in configured_without(sys.executable, tmp_path / "build", f"-DCMAKE_CXX_COMPILER={compiler}")
+
+
+def test_a_build_for_a_torch_newer_than_known_warns(python_with_cuda, tmp_path):
+    python = python_with_cuda("2.14.0+cu130")
+    status, errors = configured(python, tmp_path / "build", *without_toolkit())
+    assert (
+        "[build] torch 2.14.0 was found, which is newer than this amanda knows (2.11 to 2.13); if the build or `import "
+        "amanda` fails, install torch 2.13, or take a newer amanda."
+    ) in errors
+    assert status == 0
 
 
 def test_a_build_without_pybind11_says_what_to_do(python_without_torch, tmp_path):

@@ -16,6 +16,8 @@ from amanda.cli.program import Program
 from amanda.core import op_context, scope, tool
 from amanda.driver import registry
 
+TESTED_ON = "x86_64"
+
 
 class Doctor(Command):
     """`amanda doctor`."""
@@ -63,8 +65,13 @@ class _Everything(tool.Tool):
 def environment(whole: bool = False) -> str:
     """Describes this installation, as lines of text. `whole`: imports what only some programs import, which takes
     seconds."""
-    found = [("amanda", f"{_core.__version__}, in {os.path.dirname(_core.__file__)}")]
-    found += [("python", f"{platform.python_version()} ({platform.python_implementation()}), {platform.platform()}")]
+    folder = os.path.dirname(_core.__file__)
+    read_only = "" if os.access(folder, os.W_OK) else ", which is read-only"
+    found = [("amanda", f"{_core.__version__}, in {folder}{read_only}")]
+    machine = "" if platform.machine() == TESTED_ON else f"; amanda is tested on {TESTED_ON} only"
+    found += [
+        ("python", f"{platform.python_version()} ({platform.python_implementation()}), {platform.platform()}{machine}")
+    ]
     found += [("compiled by", _build.COMPILER), ("C library", " ".join(platform.libc_ver()) or "unknown")]
     for driver in registry.registered():
         found += driver.describe(whole)

@@ -24,6 +24,7 @@ from typing import Any
 from amanda.cli import late_torch, program_end
 from amanda.core.scope import Scope
 from amanda.core.unmatched import UnmatchedFilterWarning
+from amanda.driver import registry
 
 
 class NotStarted(Exception):
@@ -73,6 +74,9 @@ class Program:
         process = os.getpid()
         status: object = None
         uncaught: BaseException | None = None
+        absence = registry.absence()
+        if absence is not None:
+            program_end.tell(f"amanda: {absence}")
         try:
             with _Entered(scope, prepare):
                 sys.argv[:] = self.argv

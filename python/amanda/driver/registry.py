@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -73,6 +74,17 @@ def refusal() -> str | None:
     """The reason why tools see nothing: an imported framework does not fit, and no other driver is loaded. Otherwise
     None."""
     return str(_refused[-1]) if _refused and not _loaded else None
+
+
+def absence() -> str | None:
+    """The reason why tools will see nothing of a program: no framework is installed that a driver fits. Otherwise None."""
+    if _loaded or waiting():
+        return None
+    names = " or ".join(driver.framework for driver in _registered)
+    return (
+        f"no {names} that this amanda has a driver for is installed for {sys.executable}, so tools see nothing; "
+        "`amanda doctor` says what would fit"
+    )
 
 
 def checked(given: Mapping[str, object]) -> dict[str, str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Protocol
 
 from amanda.driver.protocol import Access, CoverageCounter, Option, Origin
-from amanda.drivers.torch.builds import Builds
+from amanda.drivers.torch import installed
+from amanda.drivers.torch.builds import KNOWN, Builds, is_newer_than_known
 
 
 class CompiledFunctions(Protocol):
@@ -45,12 +45,14 @@ class TorchDriver:
         self._patches: tuple[ModuleType, ...] = ()  # modules with `patch` and `unpatch`
 
     def is_available(self) -> bool:
-        return importlib.util.find_spec("torch") is not None and bool(self._builds.minors())
+        return installed.spec() is not None and bool(self._builds.minors())
 
     def describe(self, whole: bool = False) -> list[tuple[str, str]]:
         builds = ", ".join(self._builds.minors())
-        if importlib.util.find_spec("torch") is None:
-            return [("torch", "not installed"), ("built for torch", builds or "no version")]
+        if installed.spec() is None:
+            left = "".join(f", and {folder} is a folder without a package" for folder in installed.left_over())
+            fits = "".join(f'; pip install "torch=={minor}.*"' for minor in self._builds.minors()[-1:])
+            return [("torch", f"not installed{left}{fits}"), ("built for torch", builds or "no version")]
         if not builds:
             return [("torch", "installed, but this build of amanda has no driver for it")]
         import torch
@@ -58,6 +60,10 @@ class TorchDriver:
         from amanda import _torch
         from amanda.drivers.torch import port
 
+        folder = torch.__path__[0]
+        mixed = installed.mixed(torch.__version__, folder)
+        if is_newer_than_known(torch.__version__):
+            builds += f"; newer than this amanda knows ({KNOWN[0]} to {KNOWN[-1]})"
         if whole:
             importlib.import_module(port.DYNAMO)
         cuda = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
@@ -65,6 +71,8 @@ class TorchDriver:
         caught = _torch.caught_types()
         return [
             ("torch", f"{torch.__version__}, {cuda}, _GLIBCXX_USE_CXX11_ABI={torch.compiled_with_cxx11_abi():d}"),
+            *((("torch's folder", mixed.removeprefix("[torch] ")),) if mixed else ()),
+            *(("another torch", f"{other}, which is not imported") for other in installed.others(folder)),
             ("built for torch", f"{builds}; used: {self._builds.used}, compiled with {_torch.built_for()}"),
             ("private names", f"{len(port.names.found)} of torch's are used, and all are there"),
             ("dispatch keys", "{} where all tools name operators, {} else".format(*_torch.dispatch_keys())),
@@ -78,12 +86,13 @@ class TorchDriver:
         return True
 
     def load(self) -> None:
-        """Raises `ImportError` if there is no build for this torch, if the build does not load with it, or if this torch
-        lacks something the driver needs."""
-        import torch
-
-        self._builds.use(torch.__version__)
-        with self._builds.loading(torch.__version__, torch.__path__[0]):
+        """Raises `ImportError` if torch cannot be imported, if there is no build for it, if the build does not load with
+        it, or if this torch lacks something the driver needs."""
+        torch = installed.load()
+        folder = torch.__path__[0]
+        installed.warn_if_mixed(torch)
+        self._builds.use(torch.__version__, lambda: installed.others_as_text(folder))
+        with self._builds.loading(torch.__version__, folder):
             from amanda import _torch  # noqa: F401
         from amanda.drivers.torch import attach, backward_pass, compiled, functions
 

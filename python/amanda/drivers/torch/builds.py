@@ -6,9 +6,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from amanda import _core
+
+KNOWN = ("2.11", "2.12", "2.13")  #: the minor versions of torch that this version of amanda was made for
 
 # A folder in the package's, which holds the extension modules and libraries that link LibTorch.
 _FOLDER = re.compile(r"_torch_(\d+)_(\d+)")
@@ -31,16 +33,19 @@ class Builds:
         found = (_FOLDER.fullmatch(name) for name in os.listdir(self._package))
         return [f"{major}.{minor}" for major, minor in sorted((int(m[1]), int(m[2])) for m in found if m)]
 
-    def use(self, torch_version: str) -> None:
+    def use(self, torch_version: str, others: Callable[[], str] = str) -> None:
         """From now on, the package's extension modules that link LibTorch are those built for this version of torch.
+
+        Args:
+            others: returns what the message is to say of other torches that are installed
 
         Raises:
             ImportError: there is no build for it.
         """
-        minor = ".".join(torch_version.split(".")[:2])
+        minor = minor_of(torch_version)
         minors = self.minors()
         if minor not in minors:
-            raise ImportError(_no_build(torch_version, minors))
+            raise ImportError(_no_build(torch_version, minors) + others())
         folder = os.path.join(self._package, "_torch_" + minor.replace(".", "_"))
         if folder not in self._path:
             self._path.insert(0, folder)
@@ -70,10 +75,29 @@ _AGAIN = (
 )
 
 
+def minor_of(torch_version: str) -> str:
+    """ "2.13" of "2.13.0+cpu"."""
+    return ".".join(torch_version.split(".")[:2])
+
+
+def is_newer_than_known(torch_version: str) -> bool:
+    """True if this version of amanda was made before that of torch."""
+    return _ordered(minor_of(torch_version)) > _ordered(KNOWN[-1])
+
+
+def _ordered(minor: str) -> list[int]:
+    return [int(number) for number in minor.split(".")]
+
+
 def _no_build(torch_version: str, minors: list[str]) -> str:
+    installed = f"torch {torch_version} is installed"
+    otherwise = _AGAIN
+    if is_newer_than_known(torch_version):
+        installed += f", which is newer than this amanda knows ({KNOWN[0]} to {KNOWN[-1]})"
+        otherwise = "a newer amanda"
     return (
-        f"[torch] torch {torch_version} is installed, and this amanda holds {_listed(minors)} only; install torch "
-        f'{minors[-1]} (pip install "torch=={minors[-1]}.*"), or {_AGAIN}'
+        f"[torch] {installed}, and this amanda holds {_listed(minors)} only; install torch {minors[-1]} "
+        f'(pip install "torch=={minors[-1]}.*"), or {otherwise}'
     )
 
 

@@ -151,7 +151,10 @@ def test_where_torch_is_missing_the_builds_are_listed(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     driver = TorchDriver(Builds([str(tmp_path)]), CompiledFunctions())
     assert not driver.is_available()
-    assert driver.describe() == [("torch", "not installed"), ("built for torch", "2.13")]
+    assert driver.describe() == [
+        ("torch", 'not installed; pip install "torch==2.13.*"'),
+        ("built for torch", "2.13"),
+    ]
 
 
 def test_a_build_that_does_not_load_with_this_torch_is_one_sentence(installation, tmp_path):
