@@ -240,10 +240,10 @@ class Bare(amanda.Tool):
     ("arguments", "message"),
     [
         ((), "expected a tool: -t profile"),
-        (("-t", "profil"), "no tool is named 'profil'; known are activation_pruning, "),
+        (("-t", "profil"), "no tool is named 'profil'; did you mean 'profile'? known are activation_pruning, "),
         (
             ("-t", "profile(skp=1)"),
-            "profile: got an unexpected keyword argument 'skp'; it takes (max_events: 'int' = 100000, *",
+            "profile: got an unexpected keyword argument 'skp'; did you mean skip=? it takes (max_events: 'int' = ",
         ),
         (("-t", "profile", "--by", "epoch"), f"--by is {', '.join(Profile().groupings())}; got 'epoch'"),
         (("-t", "profile", "--format", "xml"), "--format is json, csv, parquet, got 'xml'"),
@@ -394,7 +394,10 @@ def test_two_tools_of_one_name_have_options_each():
     ("text", "message"),
     [
         ("tools = 'profile'", "tools is a list of strings, got 'profile'"),
-        ("tool = ['profile']", "there is no 'tool'; known are tools, ops, modules, out, options"),
+        (
+            "tool = ['profile']",
+            "there is no 'tool'; known are tools, ops, modules, out, options; did you mean 'tools'?",
+        ),
         ("[options]\nprofile = 1", "options is a table for each tool, such as \\[options.profile\\]"),
         ("tools = [", "Invalid value"),
     ],
