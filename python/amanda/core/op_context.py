@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from amanda import _core
-from amanda.core import missing_keys, routine_checks
+from amanda.core import missing_keys, routine_checks, unrecorded
 from amanda.core.near_names import did_you_mean
 from amanda.core.paper_names import PaperNames
 from amanda.core.tool import Tool, public_names
@@ -434,7 +434,10 @@ class OpContext(PaperNames, dict[str, Any]):
     ) -> _core.Action:
         if any(flag is not False for flag in flags.values()):
             _check_flags(flags)
-        return self._handle.schedule(method, fn, kwargs, gets, shown, **flags)
+        action = self._handle.schedule(method, fn, kwargs, gets, shown, **flags)
+        if flags.get("differentiable") is False:
+            unrecorded.warn(self.tool.name, method, fn, kwargs, self._handle.inputs)
+        return action
 
 
 def _check_flags(flags: Mapping[str, object]) -> None:

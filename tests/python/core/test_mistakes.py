@@ -224,6 +224,82 @@ def test_routines_that_take_nothing_where_there_is_nothing():
     assert calls == ["relu", "leaf"]
 
 
+class Scaled(amanda.Tool):
+    """A routine of it is one of its methods."""
+
+    def __init__(self, routine, **options):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(2))
+        self.adapter = torch.nn.Linear(2, 2)
+        self.add_inst_for_op(lambda c: c.insert_after_op(getattr(self, routine), **options), ops="relu")
+
+    def scaled(self, y):
+        return y * self.scale
+
+    def adapted(self, y):
+        return self.adapter(y)
+
+    def detached(self, y):
+        return y * self.scale.detach()
+
+    def masked(self, y):
+        return y * (self.scale > 0)
+
+    def looks(self, y):
+        print(self.scale * 2)
+
+    def other(self, y):
+        return y * 2 if self.adapter.training else y
+
+
+def relu_of_a_layer(tool):
+    with amanda.apply(tool):
+        torch.relu(MODEL[0](X)).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("routine", "name", "remedy"),
+    [
+        ("scaled", "self.scale", "self.scale.detach()"),
+        ("adapted", "self.adapter", "torch.no_grad() in the routine"),
+    ],
+)
+def test_a_parameter_in_a_routine_that_is_not_recorded(routine, name, remedy):
+    text = (
+        f"[context] Scaled: insert_after_op has a routine, {routine}, that computes with {name!r}, which requires a "
+        "gradient and gets none from it: routines are not recorded; write insert_after_op(..., differentiable=True), or "
+        f"{remedy} if that is meant"
+    )
+    assert warned(lambda: relu_of_a_layer(Scaled(routine))) == [text]
+    assert warned(lambda: relu_of_a_layer(Scaled(routine))) == []  # once
+
+
+def test_a_parameter_of_a_closure_and_one_that_is_passed():
+    scale = torch.nn.Parameter(torch.ones(2))
+    for schedule in (
+        lambda c: c.insert_after_op(lambda y: y * scale),
+        lambda c: c.insert_after_op(lambda y, factor: y * factor, factor=scale),
+    ):
+        (text,) = warned(lambda schedule=schedule: relu_of_a_layer(tool_with(schedule, ops="relu")))
+        assert "that computes with" in text
+
+
+@pytest.mark.parametrize("routine", ["detached", "masked", "looks", "other"])
+def test_routines_that_need_no_gradient(routine):
+    assert warned(lambda: relu_of_a_layer(Scaled(routine))) == []
+
+
+def test_routines_that_are_recorded_and_programs_that_record_nothing():
+    scale = torch.nn.Parameter(torch.ones(2))
+
+    def analyze(context):
+        context.insert_after_op(lambda y: y * scale)
+
+    assert warned(lambda: relu_of_a_layer(Scaled("scaled", differentiable=True))) == []
+    with torch.no_grad(), amanda.apply(tool_with(analyze, ops="relu")):
+        assert warned(lambda: torch.relu(MODEL[0](X))) == []
+
+
 # ---- backward operators and steps ---------------------------------------------------------------------------------------
 
 IN_VAIN = (
