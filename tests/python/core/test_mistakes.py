@@ -405,3 +405,61 @@ def test_schedules_that_are_right():
             torch.relu(X)[9]
 
     assert warned(program) == []
+
+
+# ---- other shapes ------------------------------------------------------------------------------------------------------
+
+
+def test_a_replacement_of_another_shape_is_named_where_the_program_fails():
+    with (
+        pytest.raises(RuntimeError) as raised,
+        amanda.apply(tool_with(lambda c: c.replace_op(lambda o: o[:1], allow_view=True), ops="relu")),
+    ):
+        MODEL[0](torch.relu(X))
+    (note,) = raised.value.__notes__
+    assert note.startswith(
+        "[amanda] if the shape is not the model's: in this scope, <lambda> of tool 'mine' replaces aten::relu ("
+    )
+    assert "test_mistakes.py:" in note
+
+
+def test_errors_that_replacements_have_nothing_to_do_with():
+    for program in (lambda: MODEL[0](torch.relu(torch.ones(3))), lambda: torch.relu(X)[9]):
+        looks = tool_with(lambda c: c.insert_before_op(lambda *inputs: None))
+        with pytest.raises((RuntimeError, IndexError)) as raised, amanda.apply(looks):
+            program()
+        assert not hasattr(raised.value, "__notes__")
+    replaces = tool_with(lambda c: c.replace_op(lambda o: o * 2), ops="relu")
+    with pytest.raises(IndexError) as raised, amanda.apply(replaces):
+        torch.relu(X)[9]
+    assert not hasattr(raised.value, "__notes__")
+
+
+def test_autograd_in_a_routine():
+    def gradient(output):
+        return torch.autograd.grad(output.sum(), output)[0]
+
+    with (
+        pytest.raises(RuntimeError) as raised,
+        amanda.apply(tool_with(lambda c: c.insert_after_op(gradient), ops="relu")),
+    ):
+        torch.relu(X)
+    assert raised.value.__notes__[1] == (
+        "[amanda] routines run without gradients; compute them inside `with torch.enable_grad():`, from "
+        "x.detach().requires_grad_(), or schedule the routine with differentiable=True"
+    )
+
+
+def test_the_log_names_the_routine_of_a_result_of_another_shape(fresh_python):
+    printed = fresh_python(
+        """
+        import logging, sys, torch, amanda
+        logging.basicConfig(stream=sys.stdout, format="%(message)s")
+        tool = amanda.Tool("mine")
+        tool.add_inst_for_op(lambda c: c.insert_after_op(lambda o: o[:1]), ops="relu")
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+        with amanda.apply(tool):
+            model(torch.ones(2, 2))
+        """
+    )
+    assert printed.endswith("(Said once.) The routine is 'mine': <lambda> after aten::relu in 1, <string>:8.")
