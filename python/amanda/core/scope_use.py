@@ -49,15 +49,18 @@ class ScopeUse:
                 "instrumented; write: with amanda.apply(...):",
             )
 
+    def in_vain(self) -> list[str]:
+        """The names of the tools that look at backward operators only, and saw none."""
+        return [one.tool for one in self._backward if one.is_in_vain()]
+
     def _warn_in_vain(self) -> None:
-        for one in self._backward:
-            if one.is_in_vain():
-                self._warn(
-                    UnmatchedFilterWarning,
-                    f"[scope] tool '{one.tool}' looks at backward operators only, and saw none: none ran while its scope "
-                    "was entered; call backward() inside the scope, with the forward pass: "
-                    "with amanda.apply(...): model(x).sum().backward()",
-                )
+        for tool in self.in_vain():
+            self._warn(
+                UnmatchedFilterWarning,
+                f"[scope] tool '{tool}' looks at backward operators only, and saw none: none ran while its scope was "
+                "entered; call backward() inside the scope, with the forward pass: with amanda.apply(...): "
+                "model(x).sum().backward()",
+            )
 
     def _warn(self, category: type[Warning], text: str) -> None:
         warnings.warn_explicit(text, category, self._file, self._line)

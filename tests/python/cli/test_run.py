@@ -194,6 +194,13 @@ def test_a_tool_of_ones_own_and_toml(amanda_run, tmp_path):
     assert done.stdout.splitlines()[:3] == ["from TOML" * 3 + " relu", "xx relu", "tensor([2., 2.])"]
 
 
+def test_a_tool_of_backward_operators_without_any(amanda_run):
+    script = "import torch\nx = torch.ones(2, requires_grad=True)\ny = torch.relu(x).sum()\n"
+    said = "amanda: [scope] tool 'GradientStatistics' looks at backward operators only, and none ran\n"
+    assert amanda_run("-t", "gradients", "script.py", script=script).stderr == said
+    assert amanda_run("-t", "gradients", "script.py", script=script + "y.backward()").stderr == ""
+
+
 def test_main_is_the_module_that_others_hold(amanda_run, tmp_path):
     """dill, which torch imports where it is installed, pickles by it."""
     (tmp_path / "holds.py").write_text("import __main__ as main, amanda\nclass Tool(amanda.Tool): pass\n")
