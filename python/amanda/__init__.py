@@ -1,6 +1,5 @@
 """Amanda: instrumentation for neural networks. A tool sees and edits every operator of an unmodified model."""
 
-import logging
 import os
 
 from amanda.core import main_interpreter  # noqa: F401  # first of all
@@ -8,7 +7,7 @@ from amanda.core import main_interpreter  # noqa: F401  # first of all
 # isort: split
 from amanda import _build, _core, ops, tool
 from amanda._core import Action, CacheInfo, Error, Operator, __version__
-from amanda.core import other_project
+from amanda.core import log_lines, other_project
 from amanda.core.coverage.report import CoverageReport
 from amanda.core.evidence import Evidence
 from amanda.core.op_context import OpContext
@@ -37,7 +36,7 @@ from amanda import distributed, toolkit, tools
 from amanda.tools.trace.tracing import trace
 
 other_project.warn()
-_core.set_log_sink(logging.getLogger("amanda").warning)
+_core.set_log_sink(log_lines.write)
 registry.register(TorchDriver(Builds(__path__), CompiledFunctions()))
 registry.register(TensorFlowDriver())
 

@@ -6,10 +6,10 @@ import abc
 import argparse
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from amanda._core import Error
-from amanda.cli import program_arguments
+from amanda.cli import misspelt, program_arguments
 from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.program import Program
 from amanda.core.scope import apply
@@ -17,6 +17,20 @@ from amanda.core.tool import Tool
 
 Job = Callable[[], object]
 """The work of a command, once nothing in the command line is wrong."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of command lines that suggests what a misspelt command or option may mean."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(message + misspelt.hint(self, message))
+
+    # Left over by a command, an option would be refused by the parser of commands, which knows no options.
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        given, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return given, unknown
 
 
 class Command(abc.ABC):

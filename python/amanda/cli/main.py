@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from amanda import _core
 from amanda.cli import diff, doctor, flops, ls, memory, nan, profile, report, run, trace, watch
-from amanda.cli.command import Command
+from amanda.cli.command import Command, Parser
 from amanda.cli.program import NotStarted
 
 COMMANDS: tuple[Command, ...] = (
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """Knows all commands; `run` of what it returns runs the one that is given."""
-    made = argparse.ArgumentParser(prog="amanda", description="Instrumentation for neural networks.")
+    made = Parser(prog="amanda", description="Instrumentation for neural networks.")
     commands = made.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.add(commands)

@@ -121,6 +121,10 @@ class _Entered:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             self._scope.__exit__(kind, error, traceback)
+        self._scope._end.detach()  # it would name a line of ours
+        if error is None:
+            for tool in self._scope._use.in_vain():
+                program_end.tell(f"amanda: [scope] tool '{tool}' looks at backward operators only, and none ran")
         for one in warned:
             if issubclass(one.category, UnmatchedFilterWarning):
                 program_end.tell(f"amanda: {one.message}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -45,7 +45,7 @@ class TestsInScope:
             self._scope = apply(*(tool for _, tool in self._tools))
         except (ValueError, TypeError, ImportError, OSError, _core.Error) as error:
             raise pytest.UsageError(f"--amanda: {error}") from None
-        self._scope._unused.detach()  # no test may run, or workers of pytest-xdist do
+        self._scope._end.detach()  # no test may run, or workers of pytest-xdist do
         self._scope._tell_unmatched = self._note
         self._tests = 0
         self._unmatched: list[_core.Unmatched] = []
@@ -57,7 +57,9 @@ class TestsInScope:
         with self._scope:
             return (yield)
 
-    def _note(self, found: Sequence[_core.Unmatched], counts: unmatched.Counts) -> None:
+    def _note(
+        self, found: Sequence[_core.Unmatched], counts: unmatched.Counts, partly: Callable[[], list[str]]
+    ) -> None:
         """Unmatched filters are reported at the end: other tests may run what this one did not, and a test may make
         warnings errors."""
         self._unmatched += found
@@ -93,7 +95,8 @@ class TestsInScope:
         known, types = self._scope.cache_info(), [name for name, _ in self._scope._core.analysed_types()]
         never = [one for one in self._unmatched if not _has_run(one, types)]
         texts = [(named.name, text) for named in self._tools for text in self._texts(named)]
-        return _Results(known.hits + known.currsize, self._tests, texts, unmatched.texts(never, self._scope._counts))
+        remarks = unmatched.texts(never, self._scope._counts) + self._scope._partly_unmatched()
+        return _Results(known.hits + known.currsize, self._tests, texts, remarks)
 
     def _texts(self, named: NamedTool) -> list[str]:
         try:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amanda.cli.tool_spec import ToolSpec
+from amanda.core.near_names import did_you_mean
 from amanda.core.tool import Tool
 from amanda.reports.results import Results
 
@@ -44,7 +45,8 @@ class Settings(NamedTuple):
                 raise ValueError(f"{path}: {error}") from None
         for key, value in values.items():
             if key not in cls._fields:
-                raise ValueError(f"{path}: there is no {key!r}; known are {', '.join(cls._fields)}")
+                meant = did_you_mean(key, cls._fields)
+                raise ValueError(f"{path}: there is no {key!r}; known are {', '.join(cls._fields)}{meant}")
             if not _FITS[key](value):
                 raise ValueError(f"{path}: {key} is {_IS[key]}, got {value!r}")
         return cls(**values)
@@ -88,7 +90,8 @@ def made(settings: Settings, assignments: Iterable[str]) -> list[NamedTool]:
         options.setdefault(name, {})[key] = value
     for name in options:
         if name not in specs:
-            raise ValueError(f"options are given for {name!r}, which is no tool of this run: {', '.join(specs)}")
+            meant = did_you_mean(name, specs)
+            raise ValueError(f"options are given for {name!r}, which is no tool of this run: {', '.join(specs)}{meant}")
     tools = []
     for name, spec in specs.items():
         tool = spec._replace(kwargs=spec.kwargs | options.get(name, {})).make()
@@ -102,7 +105,7 @@ def check_by(tools: Iterable[NamedTool], by: str | None) -> None:
     """Raises `ValueError`: no table of these tools has such rows."""
     known = dict.fromkeys(each for _, tool in tools if isinstance(tool, Results) for each in tool.groupings())
     if by is not None and by not in known:
-        raise ValueError(f"--by is {', '.join(known) or 'not for these tools: they have no tables'}; got {by!r}")
+        raise ValueError(_no_such("--by", by, known))
 
 
 def check_sort(tools: Iterable[NamedTool], by: str | None, sort: str | None) -> None:
@@ -111,7 +114,12 @@ def check_sort(tools: Iterable[NamedTool], by: str | None, sort: str | None) -> 
         column for _, tool in tools if isinstance(tool, Results) for column in tool.sortable(_group(tool, by))
     )
     if sort is not None and sort not in known:
-        raise ValueError(f"--sort is {', '.join(known) or 'not for these tools: they have no tables'}; got {sort!r}")
+        raise ValueError(_no_such("--sort", sort, known))
+
+
+def _no_such(option: str, given: str, known: Iterable[str]) -> str:
+    names = ", ".join(known) or "not for these tools: they have no tables"
+    return f"{option} is {names}; got {given!r}{did_you_mean(given, known)}"
 
 
 def tables(

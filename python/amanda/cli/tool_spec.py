@@ -12,7 +12,8 @@ import traceback
 import types
 from typing import Any, NamedTuple
 
-from amanda.core import moved
+from amanda.core import keywords, moved
+from amanda.core.near_names import did_you_mean
 from amanda.core.tool import Tool
 from amanda.driver.identity import frames
 
@@ -69,9 +70,10 @@ class ToolSpec(NamedTuple):
             return cls(name, place, args, kwargs)
         name = _BY_CLASS.get(place, place)
         if name not in SHIPPED:
+            meant = did_you_mean(place, [*SHIPPED, *_BY_CLASS]) or ";"
             raise ValueError(
-                f"no tool is named {place!r}; known are {', '.join(sorted(SHIPPED))}; name one of your own as MODULE:CLASS "
-                "or FILE.py:CLASS"
+                f"no tool is named {place!r}{meant} known are {', '.join(sorted(SHIPPED))}; name one of your own as "
+                "MODULE:CLASS or FILE.py:CLASS"
             )
         return cls(name, SHIPPED[name], args, kwargs)
 
@@ -98,7 +100,10 @@ class ToolSpec(NamedTuple):
         try:
             inspect.signature(kind).bind(*self.args, **self.kwargs)
         except TypeError as error:
-            raise _Mistake(f"{self.name}: {error}; it takes {inspect.signature(kind)}") from None
+            known = keywords.options(kind)
+            unknown = [name for name in self.kwargs if name not in known]
+            meant = did_you_mean(unknown[0], known, "{}=") if unknown else ""
+            raise _Mistake(f"{self.name}: {error}{meant or ';'} it takes {inspect.signature(kind)}") from None
         tool: Tool = kind(*self.args, **self.kwargs)
         _ = tool.name  # raises if super().__init__() was not called
         return tool

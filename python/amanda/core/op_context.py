@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from amanda import _core
-from amanda.core import missing_keys, routine_checks
+from amanda.core import missing_keys, routine_checks, unrecorded
+from amanda.core.near_names import did_you_mean
 from amanda.core.paper_names import PaperNames
-from amanda.core.tool import Tool
+from amanda.core.tool import Tool, public_names
 
 _ELSEWHERE = {"name": "op.__name__", "type": "op.__name__", "module": "module_path", "id": "op_id"}
 """What people look for in a context, and where it is."""
@@ -50,9 +50,10 @@ class OpContext(PaperNames, dict[str, Any]):
     def _meant(self, name: str) -> str:
         if name in self:
             return f'; write context["{name}"]'
-        names = [known for known in dir(type(self)) if not known.startswith("_")]
-        meant = [_ELSEWHERE[name]] if name in _ELSEWHERE else difflib.get_close_matches(name, names, n=1)
-        return f"; did you mean context.{meant[0]}?" if meant else f'; keys are read with context["{name}"]'
+        if name in _ELSEWHERE:
+            return f"; did you mean context.{_ELSEWHERE[name]}?"
+        meant = did_you_mean(name, public_names(type(self)), "context.{}")
+        return meant or f'; keys are read with context["{name}"]'
 
     def __missing__(self, key: str) -> NoReturn:
         error = KeyError(key)
@@ -433,7 +434,10 @@ class OpContext(PaperNames, dict[str, Any]):
     ) -> _core.Action:
         if any(flag is not False for flag in flags.values()):
             _check_flags(flags)
-        return self._handle.schedule(method, fn, kwargs, gets, shown, **flags)
+        action = self._handle.schedule(method, fn, kwargs, gets, shown, **flags)
+        if flags.get("differentiable") is False:
+            unrecorded.warn(self.tool.name, method, fn, kwargs, self._handle.inputs)
+        return action
 
 
 def _check_flags(flags: Mapping[str, object]) -> None:

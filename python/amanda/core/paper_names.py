@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from amanda.core import keywords
+
 if TYPE_CHECKING:
     from amanda.core.op_context import OpContext
 
@@ -48,13 +50,16 @@ class PaperNames:
     )
 
 
-def refuse(keywords: dict[str, Any]) -> None:
+def refuse(given: dict[str, Any], function: Callable[..., None]) -> None:
     """Keywords that `Tool` does not take; the paper's Amanda took ``namespace=``.
+
+    Arguments:
+        function: has the keywords that it takes.
 
     Raises:
         TypeError: there are some.
     """
-    if "namespace" in keywords:
+    if "namespace" in given:
         raise TypeError("[tool] Tool has no namespace= any more: it had no effect; leave it out")
-    for name in keywords:
-        raise TypeError(f"Tool.__init__() got an unexpected keyword argument {name!r}")
+    for name in given:
+        keywords.refuse("[tool] Tool", name, function)

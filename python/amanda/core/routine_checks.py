@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import dis
 import functools
 import inspect
@@ -12,6 +11,7 @@ from types import CodeType
 from typing import Any
 
 from amanda import _core
+from amanda.core.near_names import did_you_mean
 
 OPTIONS = {
     "insert_before_op": ("inputs", "with_run", "differentiable", "allow_view", "traceable"),
@@ -38,7 +38,18 @@ def check_given(
     names = op.input_names if method in ("insert_before_op", "replace_op") else ()
     shown_names = op.input_names if method == "insert_after_op" else ()
     tool = getattr(handle.tool(), "name", "a tool")
+    if positions is None and _has_none(handle, method):
+        positions = []
     check(method, tool, op.name, names, fn, positions, with_run, keywords, (shown_names, shown))
+
+
+def _has_none(handle: _core.ContextHandle, method: str) -> bool:
+    """True if there is certainly nothing to select from."""
+    if method == "insert_after_op":
+        return handle.op().schema.endswith("-> ()")
+    backward_op = handle.backward_op()
+    accumulates = backward_op is not None and "AccumulateGrad" in backward_op.__name__
+    return method == "insert_after_backward_op" and accumulates
 
 
 def check(
@@ -109,11 +120,9 @@ def _check_keywords(
             continue
         if keyword in others:
             raise TypeError(f"{where} has no option {keyword}=; its options are {', '.join(own)}")
-        meant = difflib.get_close_matches(keyword, own, n=1, cutoff=0.75)
-        if meant:
+        if meant := did_you_mean(keyword, own, "{}=", cutoff=0.75):
             raise TypeError(
-                f"{where} has no option {keyword}=; did you mean {meant[0]}=? A keyword for {routine} needs a parameter "
-                "of that name"
+                f"{where} has no option {keyword}={meant} A keyword for {routine} needs a parameter of that name"
             )
 
 
@@ -125,6 +134,12 @@ def _check_arguments(
     selected: Sequence[str] | None,
     keywords: Mapping[str, Any],
 ) -> None:
+    fewest, most = _takes(signature, keywords)
+    if selected is None and most == 0:
+        raise TypeError(
+            f"{where}: {routine} takes no argument, and will get all {option}; give it a parameter for each, or select "
+            f"none with {option}=[]"
+        )
     try:
         if selected is not None:
             signature.bind(*selected, **keywords)
@@ -134,7 +149,6 @@ def _check_arguments(
         problem = str(error)
     else:
         return
-    fewest, most = _takes(signature, keywords)
     if selected is not None and not fewest <= len(selected) <= most:
         takes = (
             f"at least {fewest}" if most == sys.maxsize else f"{fewest}" if fewest == most else f"{fewest} to {most}"

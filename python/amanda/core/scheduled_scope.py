@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 from amanda import _core
-from amanda.core import switches
+from amanda.core import keywords, switches, unmatched
 from amanda.core.schedule import Phase, Schedule, _checked
 from amanda.core.scope import Scope, checked_options
 from amanda.core.step_tool import StepTool
@@ -36,6 +36,7 @@ class ScheduledScope(Scope):
         self.schedule = schedule
         self._register = _registering(steps)
         self._number = first_step
+        self._first = first_step
         self._thread: int | None = None  # that has entered it
         self._is_open = self._began = self._has_been_active = False
         self._handle: Any = None
@@ -58,7 +59,7 @@ class ScheduledScope(Scope):
     def __enter__(self) -> ScheduledScope:
         if self._thread is not None:
             raise _core.Error("[schedule] this scope is entered already; leave it first, or make another one")
-        self._unused.detach()
+        self._use.is_entered = True
         self._thread, self._entered_by = threading.get_ident(), roots.caller()
         try:
             self._begin()
@@ -72,6 +73,16 @@ class ScheduledScope(Scope):
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self._check_thread("leave it")
         self._leave(error)
+        if error is None and self._number == self._first and not _is_always_active(self.schedule):
+            unmatched.warn_here(self._never_stepped(), UserWarning)
+
+    def _never_stepped(self) -> str:
+        phase = self.schedule(self._number)
+        saw = "so its tools saw all that ran" if phase == "active" else "so its tools have no results"
+        cause = "run.step() was not called; call it after each step, or give steps=optimizer"
+        if self._register is not None:
+            cause = "steps= counted none; give the optimizer whose step() the program calls, or call run.step()"
+        return f"[schedule] no step ended: the scope stayed in step {self._number}, {phase!r}, {saw}: {cause}"
 
     def step(self) -> None:
         """Ends a step, and begins the next one.
@@ -164,6 +175,7 @@ def scheduled(
     on_error: Literal["raise", "disable"] = "raise",
     compiled: Literal["eager", "graph", "opaque"] = "eager",
     coverage: bool = False,
+    **unknown: Never,
 ) -> ScheduledScope:
     """Creates a scope that is open in some steps of a loop, and closed in all others, which cost nothing::
 
@@ -182,14 +194,22 @@ def scheduled(
         first_step: the number of the first step, where training is resumed from a checkpoint.
 
     Raises:
-        TypeError: one of the tools is not a tool; `schedule` is not a `Schedule`; `steps` registers no hooks.
+        TypeError: one of the tools is not a tool; `schedule` is not a `Schedule`; `steps` registers no
+            hooks; there is another keyword.
         ValueError, amanda.Error: as for `apply`.
     """
+    for name in unknown:
+        keywords.refuse("[scope] scheduled", name, scheduled)
     options = checked_options("scheduled", tools, on_error, compiled, coverage)
     if not isinstance(schedule, Schedule | None):
         raise TypeError(f"[schedule] schedule= is an amanda.Schedule, got {schedule!r}")
     first = _checked("first_step", first_step)
     return ScheduledScope(tools, on_error, options, coverage, schedule or Schedule(), steps, first)
+
+
+def _is_always_active(schedule: Schedule) -> bool:
+    others = (schedule.wait, schedule.warmup, schedule.skip_first, schedule.repeat)
+    return not any(others) and schedule.every in (None, schedule.active)
 
 
 def _registering(steps: Any) -> Callable[[Callable[..., None]], Any] | None:

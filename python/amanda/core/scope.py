@@ -7,20 +7,21 @@ import inspect
 import os
 import sys
 import threading
-import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
-from typing import Any, Literal, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, TypeVar
 
 from amanda import _core
-from amanda.core import fork, unmatched
+from amanda.core import error_notes, fork, keywords, log_lines, unmatched
 from amanda.core.coverage.report import CoverageReport, report_of
 from amanda.core.evidence import Evidence
+from amanda.core.near_names import did_you_mean, shown
+from amanda.core.scope_use import ScopeUse
 from amanda.core.step_tool import StepTool
-from amanda.core.tool import Tool, _meant
+from amanda.core.tool import Tool, _meant, public_names
 from amanda.driver import protocol, registry
-from amanda.driver.identity import frames, roots
+from amanda.driver.identity import roots
 from amanda.reports.scope_description import ScopeDescription, description_of
 
 P = ParamSpec("P")
@@ -49,8 +50,9 @@ class Scope:
         self._every_tool = list(dict.fromkeys(with_dependencies(tools)))
         for tool in self._every_tool:
             tool._unseen_log.note_coverage(self._counters)
-        self._unused = weakref.finalize(self, _warn_unused, [tool.name for tool in tools], *_line_of_the_program())
-        self._tell_unmatched: Callable[[Sequence[_core.Unmatched], unmatched.Counts], object] = unmatched.warn
+        self._use = ScopeUse(tools, self._every_tool)
+        self._end = weakref.finalize(self, self._use.warn)
+        self._tell_unmatched: unmatched.Tell = unmatched.warn
 
     def __repr__(self) -> str:
         """Its tools, where it is entered now, and what its cache of analysis results did."""
@@ -68,8 +70,33 @@ class Scope:
         texts += [f"entered {_times(elsewhere)}on other threads"] if elsewhere > 0 else []
         return ", ".join(texts) or "not entered"
 
+    if not TYPE_CHECKING:  # or checkers would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """The attribute of its tool, where there is one tool: ``with amanda.apply(Profile()) as p: p.table()``."""
+            if name.startswith("_") or hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # raises what it raised
+            tools = self._tools
+            if len(tools) == 1 and (hasattr(type(tools[0]), name) or hasattr(tools[0], name)):
+                return getattr(tools[0], name)
+            raise AttributeError(f"[scope] {self._without(name)}", name=name, obj=self)
+
+    def _without(self, name: str) -> str:
+        """The reason why there is no such attribute, and the line to write."""
+        have = [tool for tool in self._tools if hasattr(tool, name)]
+        if have:
+            kind = type(have[0]).__name__
+            return (
+                f"this scope has {len(self._tools)} tools, and {name!r} is of {' and '.join(one.name for one in have)}; "
+                f"give the tool a name: tool = {kind}(...); with amanda.apply(tool, ...): ...; tool.{name}"
+            )
+        tools = f" and its tool {self._tools[0].name}" if len(self._tools) == 1 else ""
+        known = public_names(self) + [one for tool in self._tools for one in public_names(tool)]
+        verb = "have" if tools else "has"
+        return f"a scope{tools} {verb} no attribute {name!r}{did_you_mean(name, known)}"
+
     def __enter__(self) -> Scope:
-        self._unused.detach()
+        self._use.is_entered = True
         entry = _Entry(self)
         try:
             entry.open()
@@ -85,8 +112,11 @@ class Scope:
         failure = entry.close(error)
         if failure:
             raise failure
-        if entry.unmatched:
-            self._tell_unmatched(entry.unmatched, self._counts)
+        if error is None:
+            self._tell_unmatched(entry.unmatched, self._counts, self._partly_unmatched)
+        else:
+            self._use.has_failed = True
+            error_notes.add(error, self._core)
 
     def _counts(self) -> tuple[list[tuple[str, int]], str]:
         """The operators that ran, as far as something knows them: names and numbers, most first, and what these are."""
@@ -96,6 +126,23 @@ class Scope:
         calls = [(row.operator, sum(row.skipped.get(why, 0) for why in _COULD_BE_SEEN) + row.seen) for row in rows]
         calls.sort(key=lambda call: -call[1])
         return [call for call in calls if call[1]], "what ran, by calls"
+
+    def _partly_unmatched(self) -> list[str]:
+        """Texts about single names in the filters of its tools, once these are in no other scope of this thread."""
+        waiting = [tool for tool in self._every_tool if any(one.waiting for one in tool._followed())]
+        if not waiting:
+            return []
+        elsewhere = {tool for entry in _here.entries for tool in entry.scope._every_tool}
+        stopped = self._core.stopped_tools()
+        return [
+            text
+            for tool in waiting
+            if tool not in elsewhere and tool.name not in stopped
+            for text in unmatched.partly(tool.name, tool._followed(), self._ran)
+        ]
+
+    def _ran(self) -> list[str]:
+        return [name for name, _ in self._core.analysed_types()]
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorates a function so that its body runs in the scope."""
@@ -108,7 +155,7 @@ class Scope:
                 "use `with scope:` inside it, around code that does not suspend"
             )
 
-        self._unused.detach()
+        self._use.is_decorator = True
 
         @functools.wraps(function)
         def in_scope(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -167,22 +214,6 @@ class Scope:
 
 
 _COULD_BE_SEEN = ("unasked", "opaque")  # reasons for which calls of the program itself were skipped
-
-
-def _line_of_the_program() -> tuple[str, int]:
-    """The innermost line that is not Amanda's."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frames.is_ours(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
-
-
-def _warn_unused(tools: list[str], filename: str, line: int) -> None:
-    """Called when a scope that was never entered is collected, or when the program ends."""
-    text = (
-        f"[scope] the scope of {', '.join(tools) or 'no tools'} was never entered, so nothing was instrumented; write: "
-    )
-    warnings.warn_explicit(text + "with amanda.apply(...):", UserWarning, filename, line)
 
 
 def _times(count: int) -> str:
@@ -304,6 +335,7 @@ class _Here(threading.local):
 
 
 _here = _Here()
+log_lines.follow(lambda: [entry.scope._core for entry in _here.entries])
 
 
 def note_unseen(reason: str, name: str) -> None:
@@ -325,11 +357,18 @@ def apply(
     on_error: Literal["raise", "disable"] = "raise",
     compiled: Literal["eager", "graph", "opaque"] = "eager",
     coverage: bool = False,
+    **unknown: Never,
 ) -> Scope:
     """Creates a scope in which `tools`, and the tools they depend on, apply::
 
         with amanda.apply(tool):
             model(x)
+
+    If there is one tool, the scope has its methods, too::
+
+        with amanda.apply(Profile()) as profile:
+            model(x)
+        print(profile.table())
 
     Arguments:
         tools: run in this order, except that dependencies run first.
@@ -343,11 +382,13 @@ def apply(
             call, inner calls included. An operator of a TensorFlow graph counts once for each graph that is instrumented.
 
     Raises:
-        TypeError: one of them is not a tool.
+        TypeError: one of them is not a tool; there is another keyword.
         ValueError: an unknown `on_error`, `compiled` or `coverage`; a tool that works step by step (`StepTool`); two tools
             of which a scope can have one.
         amanda.Error: the dependencies have a cycle; `coverage` without a framework.
     """
+    for name in unknown:
+        keywords.refuse("[scope] apply", name, apply)
     options = checked_options("apply", tools, on_error, compiled, coverage)
     for tool in tools:
         if isinstance(tool, StepTool):
@@ -371,13 +412,18 @@ def checked_options(
     """For `apply` and `scheduled`: the drivers' options by name. Raises what `apply` says."""
     for tool in tools:
         if not isinstance(tool, Tool):
-            raise TypeError(f"[scope] {function} takes tools, got {tool!r}{_meant(tool, function)}")
+            raise TypeError(f"[scope] {function} takes tools, got {shown(tool)}{_meant(tool, function)}")
     _check_alone(tools)
     if on_error not in ("raise", "disable"):
         raise ValueError(f'[scope] on_error is "raise" or "disable", got {on_error!r}')
     options = registry.checked({"compiled": compiled})
     if not isinstance(coverage, bool):
         raise ValueError(f"[scope] coverage is True or False, got {coverage!r}")
+    if not tools and not coverage:
+        unmatched.warn_here(
+            f"[scope] {function}() without tools instruments nothing; give it tools: with amanda.{function}(tool): ...",
+            UserWarning,
+        )
     return options
 
 

@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never, NoReturn, Protocol
 
 from amanda import _core
-from amanda.core import paper_names
+from amanda.core import keywords, paper_names, unmatched
+from amanda.core.analysis_routine import AnalysisRoutine, BackwardUse
+from amanda.core.asked_names import AskedNames
 from amanda.core.evidence import Evidence, Unseen, UnseenLog
+from amanda.core.near_names import did_you_mean, shown
 from amanda.driver import op_names
 
 if TYPE_CHECKING:
@@ -90,12 +93,18 @@ class Tool:
     _keeps_evidence = False  # when its results are forgotten, as after each step: it is looked at by another tool
 
     def __init__(self, name: str | None = None, **unknown: Never) -> None:
-        paper_names.refuse(unknown)
+        paper_names.refuse(unknown, Tool.__init__)
         if not isinstance(name, str | None):
             raise TypeError(f"[tool] a tool's name is a string, got {name!r}")
         self._core_tool = _core.Tool(self, name or type(self).__name__)
         self._dependencies: list[Tool] = []
+        self._begin_routines()
+
+    def _begin_routines(self) -> None:
         self._asks: list[_Ask] = []
+        self._asked_names: list[AskedNames] = []
+        self._narrowed_to: list[AskedNames] = []  # of `narrow`, by all routines of the tool
+        self._backward_use = BackwardUse()
         self._unseen_log = UnseenLog()
 
     def __repr__(self) -> str:
@@ -136,6 +145,16 @@ class Tool:
 
         def __exit__(self, *error: object) -> None: ...
 
+        def __getattr__(self, name: str) -> NoReturn:
+            """Called for an attribute that there is not, or whose property raised AttributeError."""
+            if name.startswith("_") or hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # raises what it raised
+            raise AttributeError(
+                f"[tool] {type(self).__name__} has no attribute {name!r}{did_you_mean(name, public_names(self))}",
+                name=name,
+                obj=self,
+            )
+
     @property
     def _core(self) -> _core.Tool:
         try:
@@ -155,6 +174,7 @@ class Tool:
         modules: str | Iterable[str] | None = None,
         nested: bool = False,
         optional: bool = False,
+        **unknown: Never,
     ) -> None:
         """Registers an analysis routine.
 
@@ -177,13 +197,15 @@ class Tool:
                 operators ran warns once (`UnmatchedFilterWarning`).
 
         Raises:
-            TypeError: `callback` is not callable, a flag is a name, or `ops` or `modules` contains something other than
-                names.
-            ValueError: a name is empty, or certainly not the name of an operator; or a path is not one of a module.
+            TypeError: `callback` is not callable, a flag is a name, `ops` or `modules` contains something other than
+                names, or there is another keyword.
+            ValueError: there is no name, a name is empty, or certainly not the name of an operator; or a path is not one
+                of a module.
         """
         core = self._core
+        self._refuse_keywords("add_inst_for_op", unknown)
         if not callable(callback):
-            raise TypeError(f"[tool] {self.name}.add_inst_for_op takes a routine to call, got {callback!r}")
+            raise TypeError(f"[tool] {self.name}.add_inst_for_op takes a routine to call, got {shown(callback)}")
         suspends = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
         if any(suspends_here(callback) for suspends_here in suspends):
             raise TypeError(
@@ -197,7 +219,10 @@ class Tool:
                     f"operators are asked for by keyword: ops={value!r}"
                 )
         names, paths = self._names("add_inst_for_op", ops), self._paths("add_inst_for_op", modules)
-        core.add_inst_for_op(callback, backward, require_outputs, names, ops is ON_DEMAND, nested, paths, optional)
+        asked = [] if optional else _lists(names, paths)
+        routine = AnalysisRoutine(callback, self.name, backward, [asked, self._narrowed_to], self._backward_use)
+        core.add_inst_for_op(routine, backward, require_outputs, names, ops is ON_DEMAND, nested, paths, optional)
+        self._asked_names += asked
         self._asks.append(_Ask.of(names, ops is ON_DEMAND, paths, backward, require_outputs, nested))
 
     def depends_on(self, *tools: Tool) -> None:
@@ -210,12 +235,20 @@ class Tool:
         """
         for tool in tools:
             if not isinstance(tool, Tool):
-                raise TypeError(f"[tool] {self.name}.depends_on takes tools, got {tool!r}{_meant(tool, 'depends_on')}")
+                raise TypeError(
+                    f"[tool] {self.name}.depends_on takes tools, got {shown(tool)}{_meant(tool, 'depends_on')}"
+                )
         for tool in tools:
             self._core.depends_on(tool._core)
             self._dependencies.append(tool)
 
-    def narrow(self, *, ops: str | Iterable[str] | None = None, modules: str | Iterable[str] | None = None) -> None:
+    def narrow(
+        self,
+        *,
+        ops: str | Iterable[str] | None = None,
+        modules: str | Iterable[str] | None = None,
+        **unknown: Never,
+    ) -> None:
         """Restricts the tool to some operators: each of its analysis routines sees what it asks for and what these match::
 
             profile = Profile()
@@ -228,13 +261,23 @@ class Tool:
             ops, modules: as in `add_inst_for_op`. By default, there is no restriction.
 
         Raises:
-            TypeError: `ops` or `modules` contains something other than names.
-            ValueError: a name is empty, or certainly not the name of an operator; or a path is not one of a module.
+            TypeError: `ops` or `modules` contains something other than names, or there is another keyword.
+            ValueError: there is no name, a name is empty, or certainly not the name of an operator; or a path is not one
+                of a module.
             amanda.Error: a scope was already made with this tool.
         """
+        self._refuse_keywords("narrow", unknown)
         if isinstance(ops, _OnDemand):
             raise ValueError(f"[tool] {self.name}.narrow: ops= takes operator names, got {ops!r}")
-        self._core.narrow(self._names("narrow", ops), self._paths("narrow", modules))
+        names, paths = self._names("narrow", ops), self._paths("narrow", modules)
+        self._core.narrow(names, paths)
+        again = bool(self._narrowed_to)
+        self._narrowed_to += _lists(names, paths, may_be_optional=False)
+        if again or isinstance(
+            self, NativeTool
+        ):  # one restriction excludes names of another; routines in C++ are unknown
+            for one in self._narrowed_to:
+                one.waiting.clear()
 
     def on_enter(self) -> None:
         """Called when a scope with this tool is entered. Override in subclasses."""
@@ -291,6 +334,14 @@ class Tool:
         """The number of tensors and arrays that the tool has read. None if it does not count them."""
         return None
 
+    def _refuse_keywords(self, method: str, unknown: Iterable[str]) -> None:
+        for name in unknown:
+            keywords.refuse(f"[tool] {self.name}.{method}", name, getattr(Tool, method))
+
+    def _followed(self) -> list[AskedNames]:
+        """The filters of which each name is followed: `narrow` may exclude names that a routine asks for."""
+        return self._narrowed_to or self._asked_names
+
     def _asked_text(self) -> str:
         return "; ".join(dict.fromkeys(ask.operators for ask in self._asks)) or "no operator"
 
@@ -304,11 +355,16 @@ class Tool:
             return None
         alone = isinstance(ops, str) or callable(ops) or not isinstance(ops, Iterable)  # some modules are iterable
         names = [ops] if alone else list(ops)
+        if not names:
+            raise ValueError(
+                f"[tool] {self.name}.{method}: ops= has no name, and would match nothing; leave it out to ask for every "
+                "operator"
+            )
         for name in names:
             if not isinstance(name, str):
                 meant = " or ".join(f"ops={name!r}" for name in op_names.names_for(name))
                 raise TypeError(
-                    f"[tool] {self.name}.{method}: ops= takes operator names, got {name!r}"
+                    f"[tool] {self.name}.{method}: ops= takes operator names, got {shown(name)}"
                     + (f"; write {meant}" if meant else "")
                 )
         for name in names:
@@ -326,7 +382,7 @@ class Tool:
             if not isinstance(path, str):
                 raise TypeError(
                     f"[tool] {self.name}.{method}: modules= takes paths as in model.named_modules(), such as "
-                    f"'encoder.layer.0', got {path!r}"
+                    f"'encoder.layer.0', got {shown(path)}"
                 )
         return paths
 
@@ -346,8 +402,19 @@ class NativeTool(Tool):
     def __init__(self, capsule: object) -> None:
         self._core_tool = _core.adopt_tool(capsule)
         self._dependencies: list[Tool] = []
-        self._asks: list[_Ask] = []
-        self._unseen_log = UnseenLog()
+        self._begin_routines()
+
+
+def public_names(value: object) -> list[str]:
+    """The attributes of an object that are not private."""
+    return [name for name in dir(value) if not name.startswith("_")]
+
+
+def _lists(names: list[str] | None, paths: list[str] | None, *, may_be_optional: bool = True) -> list[AskedNames]:
+    """The filters whose names are followed."""
+    where = f"modules={unmatched.listed(paths)}" if paths else ""
+    found = [AskedNames("ops", names, where, may_be_optional)] if names else []
+    return found + ([AskedNames("modules", paths, "", may_be_optional)] if paths else [])
 
 
 def _counted(asks: list[_Ask], backward: bool) -> str:
@@ -366,6 +433,8 @@ def _meant(value: object, function: str) -> str:
         return f"; did you mean {value.__name__}()?"
     if isinstance(value, list | tuple | set) and value and all(isinstance(each, Tool) for each in value):
         return f"; give them one by one: {function}(*tools)"
+    if callable(value) and not isinstance(value, type) and function != "depends_on":
+        return f"; call it inside the scope: with amanda.{function}(tool): {getattr(value, '__name__', 'model')}(...)"
     if type(value).__name__ == "PyCapsule":
         return f"; a tool in C++ is wrapped: {function}(amanda.tool.NativeTool(capsule))"
     return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import sys
@@ -11,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from amanda import _core, ops
+from amanda.core import near_names
+from amanda.core.asked_names import AskedNames
 
 MOST_LISTED = 5
 
@@ -20,17 +21,27 @@ Counts = Callable[[], tuple[Sequence[tuple[str, int]], str]]
 
 
 class UnmatchedFilterWarning(UserWarning):
-    """The filter of a tool's analysis routine, `ops=` or `modules=`, matched nothing that ran in a scope."""
+    """The filter of a tool's analysis routine, `ops=` or `modules=`, or a name in it, matched nothing that ran in a scope.
+
+    Or a tool looks at backward operators only, and none ran.
+    """
 
 
-def warn(unmatched: Sequence[_core.Unmatched], counts: Counts) -> None:
-    """Warns of each, at the `with` statement, or the call of a decorated function, that is running."""
-    for text in texts(unmatched, counts):
+Tell = Callable[[Sequence[_core.Unmatched], Counts, Callable[[], list[str]]], object]
+"""A function like `warn`."""
+
+
+def warn(unmatched: Sequence[_core.Unmatched], counts: Counts, partly: Callable[[], list[str]]) -> None:
+    """Warns of each, at the `with` statement, or the call of a decorated function, that is running.
+
+    `partly` returns the texts about single names of filters: `partly`.
+    """
+    for text in texts(unmatched, counts) + partly():
         warn_here(text)
 
 
 def texts(unmatched: Sequence[_core.Unmatched], counts: Counts) -> list[str]:
-    """The texts that report them. Routines of one tool whose operators did not run are one text."""
+    """The texts that report them, none for none. Routines of one tool whose operators did not run are one text."""
     absent: dict[str, list[_core.Unmatched]] = {}
     for one in unmatched:
         if not one.ops_matched:
@@ -53,9 +64,9 @@ def warn_here(text: str, category: type[Warning] = UnmatchedFilterWarning) -> No
 
 def _absent(tool: str, unmatched: Sequence[_core.Unmatched], counts: Counts) -> str:
     patterns = list(dict.fromkeys(pattern for one in unmatched for pattern in one.ops))
-    filters = [f"ops={_listed(patterns)}"] if patterns else []
+    filters = [f"ops={listed(patterns)}"] if patterns else []
     modules = list(dict.fromkeys(pattern for one in unmatched for pattern in one.modules))
-    filters += [f"modules={_listed(modules)}"] if modules else []
+    filters += [f"modules={listed(modules)}"] if modules else []
     sentences = [f"[scope] {', '.join(filters)} of tool '{tool}' matched nothing that ran", _what_ran(counts)]
     sentences += _instead(patterns)
     return "; ".join(filter(None, sentences))
@@ -97,29 +108,75 @@ def _instead(patterns: Sequence[str]) -> list[str]:
     return hints + ([f"in place it is {in_place[0]}"] if len(names) == 1 and in_place else [])
 
 
+# ---- one name of several ----------------------------------------------------------------------------------------------
+
+
+def partly(tool: str, asked: Sequence[AskedNames], ran: Callable[[], Sequence[str]]) -> list[str]:
+    """The texts about names of the tool's filters that nothing met, while others of the same filter were met.
+
+    Each filter is looked at once, when the first scope is left in which something met it. `ran`: the operators that are
+    known to have run.
+    """
+    texts = []
+    for one in asked:
+        if one.waiting and one.met and (dead := one.take_dead(ran())):
+            texts.append(_partly_ops(tool, one, dead) if one.option == "ops" else _partly_modules(tool, one, dead))
+    return list(dict.fromkeys(texts))
+
+
+def _advice(one: AskedNames) -> list[str]:
+    return ["if a program may be without it, register the routine with optional=True"] if one.may_be_optional else []
+
+
+def _partly_ops(tool: str, one: AskedNames, dead: Sequence[str]) -> str:
+    where = f" in {one.where}" if one.where else " that ran"
+    sentences = [
+        f"[scope] ops={listed(dead)} of tool '{tool}' matched nothing{where}; of the same list, {_met(one)} did"
+    ]
+    return "; ".join([*sentences, *_instead(dead), *_advice(one)])
+
+
+def _partly_modules(tool: str, one: AskedNames, dead: Sequence[str]) -> str:
+    around = sorted({".".join(path.split(".")[:depth]) for path in one.met for depth in range(1, path.count(".") + 2)})
+    plain = [re.sub(r"[*?\[\]]", "", pattern) for pattern in dead]
+    similar = list(dict.fromkeys(path for name in plain for path in near_names.near(name, around, most=3, cutoff=0.75)))
+    near_it = [f"near it: {', '.join(map(repr, similar[:3]))}"] if similar else []
+    text = f"[scope] modules={listed(dead)} of tool '{tool}' matched nothing: the routine saw operators in {_met(one)} only"
+    return "; ".join([text, *near_it, *_advice(one)])
+
+
+def _met(one: AskedNames) -> str:
+    return f"{', '.join(map(repr, list(one.met)[:MOST_LISTED]))}{_more(len(one.met))}"
+
+
+def _more(count: int) -> str:
+    return f" and {count - MOST_LISTED} more" if count > MOST_LISTED else ""
+
+
 # ---- it ran in other modules -------------------------------------------------------------------------------------------
 
 
 def _elsewhere(one: _core.Unmatched) -> str:
-    what = f"the operators of ops={_listed(one.ops)}" if one.ops else "operators"
-    return f"[scope] modules={_listed(one.modules)} of tool '{one.tool}' matched nothing: {what} ran {_places(one)}"
+    what = f"the operators of ops={listed(one.ops)}" if one.ops else "operators"
+    return f"[scope] modules={listed(one.modules)} of tool '{one.tool}' matched nothing: {what} ran {_places(one)}"
 
 
 def _places(one: _core.Unmatched) -> str:
     paths = [path for path in one.elsewhere if path]
     if not paths:
         return "outside modules only"
-    around = {".".join(path.split(".")[:depth]) for path in paths for depth in range(1, path.count(".") + 2)}
+    around = sorted({".".join(path.split(".")[:depth]) for path in paths for depth in range(1, path.count(".") + 2)})
     plain = [re.sub(r"[*?\[\]]", "", pattern) for pattern in one.modules]
-    near = dict.fromkeys(path for pattern in plain for path in difflib.get_close_matches(pattern, sorted(around)))
-    shown = list(near)[:3]
+    similar = dict.fromkeys(path for pattern in plain for path in near_names.near(pattern, around, most=3))
+    shown = list(similar)[:3]
     if shown:
         return f"in {len(paths)} other modules; near it: {', '.join(map(repr, shown))}"
     listed = ", ".join(map(repr, paths[:MOST_LISTED]))
     return f"in {listed}" + (f" and {len(paths) - MOST_LISTED} more" if len(paths) > MOST_LISTED else "")
 
 
-def _listed(patterns: Sequence[str]) -> str:
+def listed(patterns: Sequence[str]) -> str:
+    """Names as messages show them: one alone, of many the first."""
     if len(patterns) == 1:
         return repr(patterns[0])
     more = len(patterns) - MOST_LISTED

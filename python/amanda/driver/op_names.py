@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 
+from amanda.core import near_names
 from amanda.driver import protocol, registry
 
 _GLOB = re.compile(r"[*?\[\\]")
@@ -51,7 +51,8 @@ def complaint(pattern: str) -> str | None:
         return None
     if not _NAME.fullmatch(pattern):
         return f"no operator {pattern!r}; ops= takes names, shell globs, and lists of these"
-    meant = _similar(_BACKWARD.sub("", pattern), spellings)
+    name = _BACKWARD.sub("", pattern)
+    meant = _similar(name, spellings) or _of_a_path(name, spellings)
     if _BACKWARD.search(pattern):
         example = f": ops={meant[0]!r}, backward=True" if meant else ", and backward=True"
         return f"no operator {pattern!r}; ask for backward operators by the name of the forward operator{example}"
@@ -75,14 +76,16 @@ def names_for(value: object) -> list[str]:
 def _similar(pattern: str, spellings: set[str]) -> list[str]:
     """At most three similar names; one, if only the case differs."""
     kind = "::" in pattern, "." in pattern
-    by_folded: dict[str, str] = {}
-    for name in sorted(spellings):
-        if ("::" in name, "." in name) == kind:
-            by_folded.setdefault(name.casefold(), name)
-    folded = pattern.casefold()
-    if folded in by_folded:
-        return [by_folded[folded]]
-    return [by_folded[name] for name in difflib.get_close_matches(folded, by_folded, n=3, cutoff=0.8)]
+    of_kind = [name for name in sorted(spellings) if ("::" in name, "." in name) == kind]
+    return near_names.near(pattern, of_kind, most=3, cutoff=0.8)
+
+
+def _of_a_path(pattern: str, spellings: set[str]) -> list[str]:
+    """The operator that the path of a function or class means: "F.relu", "torch.nn.ReLU", "torch.ops.aten.relu.default"."""
+    if "::" in pattern or "." not in pattern:
+        return []
+    found = [near_names.near(name, sorted(spellings), cutoff=1.0) for name in reversed(pattern.split("."))]
+    return next((names for names in found if names and "." not in names[0]), [])
 
 
 def _spellings(pattern: str) -> set[str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, Never
 
 from amanda.toolkit import Column, Grouping, Results, Unseen, evidence, fields_of, number_column
 from amanda.toolkit.native import NativeTool, tools
@@ -68,13 +68,16 @@ class Flops(Results[Row, GroupBy], NativeTool):
         capsule, self._counts, self._narrow = tools.make_flops(uncounted, cpu_attention)
         super().__init__(capsule)
 
-    def narrow(self, *, ops: str | Iterable[str] | None = None, modules: str | Iterable[str] | None = None) -> None:
+    def narrow(
+        self, *, ops: str | Iterable[str] | None = None, modules: str | Iterable[str] | None = None, **unknown: Never
+    ) -> None:
         """As in all tools. `ops` are operators that are counted: `addmm`, which `linear` runs.
 
         Raises:
             TypeError, amanda.Error: as in all tools.
             ValueError: as in all tools; or nothing is counted in these operators themselves.
         """
+        self._refuse_keywords("narrow", unknown)
         self._narrow(self._names("narrow", ops), self._paths("narrow", modules))
 
     @property

@@ -28,7 +28,7 @@ def report(made, status):
 reports = os.path.abspath("reports")
 arguments = sys.argv[1:]
 program = Program.of_module(arguments[1:]) if arguments[0] == "-m" else Program.of_script(arguments)
-run_and_report(program, amanda.apply(), report)
+run_and_report(program, amanda.apply(amanda.Tool()), report)
 """
 
 

@@ -62,7 +62,9 @@ def test_a_tool_that_needs_steps(run_python, tmp_path):
 def test_an_unknown_tool(run_python, tmp_path):
     done = run_tests(run_python, tmp_path, "--amanda", "nann")
     assert done.returncode == 4
-    assert done.stderr.startswith("ERROR: --amanda: no tool is named 'nann'; known are activation_pruning, ")
+    assert done.stderr.startswith(
+        "ERROR: --amanda: no tool is named 'nann'; did you mean 'nan'? known are activation_pruning, "
+    )
 
 
 ALL_KINDS = '''

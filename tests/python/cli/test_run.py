@@ -194,6 +194,13 @@ def test_a_tool_of_ones_own_and_toml(amanda_run, tmp_path):
     assert done.stdout.splitlines()[:3] == ["from TOML" * 3 + " relu", "xx relu", "tensor([2., 2.])"]
 
 
+def test_a_tool_of_backward_operators_without_any(amanda_run):
+    script = "import torch\nx = torch.ones(2, requires_grad=True)\ny = torch.relu(x).sum()\n"
+    said = "amanda: [scope] tool 'GradientStatistics' looks at backward operators only, and none ran\n"
+    assert amanda_run("-t", "gradients", "script.py", script=script).stderr == said
+    assert amanda_run("-t", "gradients", "script.py", script=script + "y.backward()").stderr == ""
+
+
 def test_main_is_the_module_that_others_hold(amanda_run, tmp_path):
     """dill, which torch imports where it is installed, pickles by it."""
     (tmp_path / "holds.py").write_text("import __main__ as main, amanda\nclass Tool(amanda.Tool): pass\n")
@@ -240,10 +247,10 @@ class Bare(amanda.Tool):
     ("arguments", "message"),
     [
         ((), "expected a tool: -t profile"),
-        (("-t", "profil"), "no tool is named 'profil'; known are activation_pruning, "),
+        (("-t", "profil"), "no tool is named 'profil'; did you mean 'profile'? known are activation_pruning, "),
         (
             ("-t", "profile(skp=1)"),
-            "profile: got an unexpected keyword argument 'skp'; it takes (max_events: 'int' = 100000, *",
+            "profile: got an unexpected keyword argument 'skp'; did you mean skip=? it takes (max_events: 'int' = ",
         ),
         (("-t", "profile", "--by", "epoch"), f"--by is {', '.join(Profile().groupings())}; got 'epoch'"),
         (("-t", "profile", "--format", "xml"), "--format is json, csv, parquet, got 'xml'"),
@@ -394,7 +401,10 @@ def test_two_tools_of_one_name_have_options_each():
     ("text", "message"),
     [
         ("tools = 'profile'", "tools is a list of strings, got 'profile'"),
-        ("tool = ['profile']", "there is no 'tool'; known are tools, ops, modules, out, options"),
+        (
+            "tool = ['profile']",
+            "there is no 'tool'; known are tools, ops, modules, out, options; did you mean 'tools'?",
+        ),
         ("[options]\nprofile = 1", "options is a table for each tool, such as \\[options.profile\\]"),
         ("tools = [", "Invalid value"),
     ],

@@ -51,7 +51,7 @@ FAULTS = {
     "out of memory": (torchs_own(lambda: torch.empty(1 << 50)), RuntimeError),
     "no kernel": (torchs_own(lambda: torch.ones(2, device="meta").item()), RuntimeError),
     "autograd's": (torchs_own(lambda: torch.ones(2).sum().backward()), RuntimeError),
-    "amanda's": (torchs_own(lambda: amanda.apply().__exit__(None, None, None)), amanda.Error),
+    "amanda's": (torchs_own(lambda: amanda.apply(amanda.Tool()).__exit__(None, None, None)), amanda.Error),
 }
 
 

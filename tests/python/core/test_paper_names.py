@@ -70,5 +70,5 @@ def test_a_tool_has_no_namespace():
 
     with pytest.raises(TypeError, match=r"^\[tool\] Tool has no namespace= any more: it had no effect; leave it out$"):
         Mine()
-    with pytest.raises(TypeError, match=r"unexpected keyword argument 'nme'"):
+    with pytest.raises(TypeError, match=r"Tool has no option nme=; did you mean name="):
         amanda.Tool(nme="tool")

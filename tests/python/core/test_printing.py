@@ -96,12 +96,12 @@ def test_a_scope_prints_its_tools_whether_it_is_entered_and_its_cache(recorder):
 
 
 def test_a_scope_prints_that_another_thread_has_entered_it():
-    scope, texts = amanda.apply(), []
+    scope, texts = amanda.apply(amanda.Tool()), []
     with scope:
         thread = threading.Thread(target=lambda: texts.append(repr(scope)))
         thread.start()
         thread.join()
-    assert texts[0].startswith("<amanda.Scope of no tools; entered on other threads; ")
+    assert texts[0].startswith("<amanda.Scope of Tool; entered on other threads; ")
 
 
 def test_a_scope_can_be_printed_by_an_analysis_and_by_a_routine():

@@ -5,6 +5,7 @@ import re
 import amanda
 import pytest
 import torch
+from amanda.core.near_names import shown
 from amanda.driver import op_names
 from amanda.drivers.torch import TorchDriver
 
@@ -223,7 +224,7 @@ OBJECTS = [
 def test_what_has_the_name_of_an_operator_is_not_one(thing, write, says):
     for ops in (thing, ["relu", thing]):
         hint = f"; write {write}" if write else ""
-        with says(TypeError, f"[tool] Tool.add_inst_for_op: ops= takes operator names, got {thing!r}{hint}"):
+        with says(TypeError, f"[tool] Tool.add_inst_for_op: ops= takes operator names, got {shown(thing)}{hint}"):
             amanda.Tool().add_inst_for_op(print, ops=ops)
 
 
@@ -244,7 +245,7 @@ def test_an_empty_name_is_no_operator(ops, says):
 
 
 def test_an_unknown_keyword_is_refused():
-    with pytest.raises(TypeError, match=re.escape("unexpected keyword argument 'op'")):
+    with pytest.raises(TypeError, match=re.escape("has no option op=; did you mean ops=?")):
         amanda.Tool().add_inst_for_op(print, op="relu")
 
 

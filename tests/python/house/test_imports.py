@@ -33,10 +33,9 @@ EXTENSIONS = {
 }
 # Innermost first. A module belongs to its longest prefix; imports lead to a layer further in, or stay in their own.
 LAYERS = [
-    [*sorted(EXTENSIONS), "core.fork", "core.main_interpreter"],
+    [*sorted(EXTENSIONS), "core.fork", "core.main_interpreter", "core.near_names"],
     ["driver", "drivers"],  # what all drivers have in common; no framework
     ["core", "ops", "reports"],
-    ["core.unmatched"],
     ["core.scope", "core.scheduled_scope"],
     ["core.program_points", "tool"],
     ["drivers.tensorflow", "drivers.torch"],

@@ -150,7 +150,7 @@ def test_an_optimizer_made_in_a_scope_goes_on_outside(recorder):
         net = model()
         optimizer = torch.optim.AdamW(net.parameters())
         for inside in (True, False, True):
-            with scopes if inside and scopes else amanda.apply():
+            with scopes if inside and scopes else amanda.apply(amanda.Tool()):
                 optimizer.zero_grad()
                 net(torch.ones(2, 4)).square().sum().backward()
                 optimizer.step()

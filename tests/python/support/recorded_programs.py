@@ -11,7 +11,7 @@ class Recorded:
     """`programs`: one for each graph that was compiled."""
 
     def __init__(self, rewrite=True):
-        with amanda.apply():  # attaches the driver
+        with amanda.apply(amanda.Tool()):  # attaches the driver
             torch.ones(())
         self.programs, self.rewrite = [], rewrite
 

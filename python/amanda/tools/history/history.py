@@ -6,7 +6,7 @@ import collections
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Never
 
 from amanda import OpContext, StepTool, Tool
 from amanda.toolkit import Results, Skips, Unseen, eager_only, locks, own_work, warn_here
@@ -121,13 +121,15 @@ class History(Results[Row, GroupBy], StepTool):
         self._ask()
         self._files = Files(parquet, tensorboard, resume)
 
-    def narrow(self, *, ops: str | Iterable[str] | None = None, modules: str | Iterable[str] | None = None) -> None:
+    def narrow(
+        self, *, ops: str | Iterable[str] | None = None, modules: str | Iterable[str] | None = None, **unknown: Never
+    ) -> None:
         """Restricts the tool as in all tools, and its `tools`, too. Series of parameters are not restricted.
 
         Raises:
             TypeError, ValueError, amanda.Error: as in all tools.
         """
-        super().narrow(ops=ops, modules=modules)
+        super().narrow(ops=ops, modules=modules, **unknown)
         for tool in self._looking:
             tool.narrow(ops=ops, modules=modules)
 

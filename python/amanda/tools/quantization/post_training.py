@@ -51,7 +51,7 @@ class PostTraining(Quantization):
             )
         self.qconfig = qconfig
         self._where = Where(self._speaker, where)
-        self.add_inst_for_op(self._analyze, ops=self._kernels if ops is None else ops)
+        self.add_inst_for_op(self._analyze, ops=self._kernels if ops is None else ops, optional=ops is None)
         if ops is None:
             fused_layers.refuse_in(self)
 

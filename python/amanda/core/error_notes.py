@@ -1,0 +1,46 @@
+"""Notes on exceptions of the program that may come from a tool's edit, added when they leave a scope."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from amanda import _core
+
+_MOST_NAMED = 3
+_OF_SHAPES = re.compile(r"\b(shapes?|sizes?|dimensions?)\b")
+_NO_GRADIENT = "does not require grad and does not have a grad_fn"  # PyTorch's
+_IN_TOOL = "[amanda] in tool '"  # begins the note of the core on what a tool's code raised
+
+
+def add(error: BaseException, scope: _core.Scope) -> None:
+    """Adds what the tools of the scope may have to do with the error. Most errors get no note."""
+    if not isinstance(error, RuntimeError | ValueError | TypeError):
+        return
+    text, notes = str(error), getattr(error, "__notes__", [])
+    is_tools = any(note.startswith(_IN_TOOL) for note in notes)
+    if is_tools and _NO_GRADIENT in text:
+        note = (
+            "[amanda] routines run without gradients; compute them inside `with torch.enable_grad():`, from "
+            "x.detach().requires_grad_(), or schedule the routine with differentiable=True"
+        )
+    elif not is_tools and _OF_SHAPES.search(text) and (replaced := list(_replaced(scope.describe()))):
+        note = f"[amanda] if the shape is not the model's: in this scope, {_listed(replaced)}"
+    else:
+        return
+    if note not in notes:
+        error.add_note(note)
+
+
+def _replaced(actions: Iterable[_core.ActionDescription]) -> dict[str, None]:
+    return dict.fromkeys(
+        f"{one.routine} of tool '{one.tool}' replaces {one.operator}{f' in {one.module_path}' if one.module_path else ''} "
+        f"({one.source})"
+        for one in actions
+        if one.when == "replace" and not one.removed
+    )
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = len(texts) - _MOST_NAMED
+    return "; ".join(texts[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
