@@ -50,7 +50,7 @@ class Scope:
         self._every_tool = list(dict.fromkeys(with_dependencies(tools)))
         for tool in self._every_tool:
             tool._unseen_log.note_coverage(self._counters)
-        self._use = ScopeUse(tools, self._every_tool)
+        self._use = ScopeUse(tools)
         self._end = weakref.finalize(self, self._use.warn)
         self._tell_unmatched: unmatched.Tell = unmatched.warn
 

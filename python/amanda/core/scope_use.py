@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from amanda.core.analysis_routine import BackwardUse
@@ -27,13 +27,12 @@ class _Backward(NamedTuple):
 class ScopeUse:
     """Belongs to a scope's finalizer, and refers to no tool: these may refer to the scope."""
 
-    def __init__(self, tools: Iterable[Tool], with_dependencies: Iterable[Tool]) -> None:
+    def __init__(self, tools: Sequence[Tool]) -> None:
         self.is_entered = self.is_decorator = self.has_failed = False
         self._tools = [tool.name for tool in tools]
-        self._backward = [  # the routines of tools in C++ are not known here
-            _Backward(tool.name, tool._asks, tool._backward_use)
-            for tool in with_dependencies
-            if not isinstance(tool, NativeTool)
+        # The routines of tools in C++ are not known here. A tool that others build on may be without work.
+        self._backward = [
+            _Backward(tool.name, tool._asks, tool._backward_use) for tool in tools if not isinstance(tool, NativeTool)
         ]
         self._file, self._line = _line_of_the_program()
 

@@ -348,6 +348,16 @@ def test_a_tool_that_looks_at_both():
     assert warned(program) == []
 
 
+def test_a_backward_tool_that_another_builds_on():
+    def program():
+        tool = tool_with(lambda context: None)
+        tool.depends_on(tool_with(lambda context: None, backward=True))
+        with amanda.apply(tool):
+            torch.relu(X)
+
+    assert warned(program) == []
+
+
 def test_a_backward_tool_that_an_exception_kept_from_its_work():
     def program():
         with pytest.raises(IndexError), amanda.apply(tool_with(print, backward=True)):
