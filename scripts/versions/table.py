@@ -1,8 +1,9 @@
 """The table of pairs in docs/installation.md."""
 
 from environment import ROOT
+from junit import Suite
 from pairs import Pair
-from trial import Result, Suite
+from trial import Result
 
 PAGE = ROOT / "docs" / "installation.md"
 BEGIN, END = "<!-- versions: written by scripts/versions -->\n", "<!-- end of versions -->\n"

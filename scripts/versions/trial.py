@@ -1,28 +1,20 @@
 """Builds Amanda in an environment, imports it and runs tests."""
 
 import dataclasses
+import functools
 import os
-import re
 import shutil
 import subprocess
 import time
-import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
+import junit
 from environment import ROOT, Environment, NotInstalledError
-from pairs import MINUTES, SUITES, Pair
+from junit import Suite
+from pairs import CPP_TESTS, MINUTES, SUITES, Pair
 
 JOBS = os.environ.get("JOBS", "2")
-
-
-@dataclasses.dataclass
-class Suite:
-    """How many tests of a suite ended how."""
-
-    passed: int = 0
-    skipped: int = 0
-    failed: list[str] = dataclasses.field(default_factory=list)  # their names
-    error: str = ""  # why it did not run to its end
+# ccache keeps what is compiled with precompiled headers only if it may overlook their times and macros.
+CCACHE_SLOPPINESS = "pch_defines,time_macros,include_file_mtime,include_file_ctime"
 
 
 @dataclasses.dataclass
@@ -41,9 +33,11 @@ class Result:
     date: str = ""
 
 
-def run(pair: Pair) -> Result:
+def run(pair: Pair, suites: tuple[str, ...] = tuple(SUITES)) -> Result:
+    """`suites`: those of SUITES that run."""
     result = Result(str(pair), date=time.strftime("%Y-%m-%d"))
     environment = Environment(pair)
+    environment.folder.mkdir(parents=True, exist_ok=True)
     try:
         environment.make()
     except NotInstalledError as error:
@@ -52,18 +46,36 @@ def run(pair: Pair) -> Result:
     result.installed = "yes"
     result.torch = environment.ask("import torch; print(torch.__version__)")
     result.python = environment.ask("import platform; print(platform.python_version())")
-    for step in _build, _import, _ctest, _pytest:
+    steps = {"build": _build, "import": _import, "ctest": _ctest, "pytest": functools.partial(_pytest, suites=suites)}
+    for name, step in steps.items():
         started = time.monotonic()
         goes_on = step(environment, result)
-        result.seconds[step.__name__.strip("_")] = round(time.monotonic() - started)
+        result.seconds[name] = round(time.monotonic() - started)
         if not goes_on:
             break
     return result
 
 
+def succeeded(result: Result) -> bool:
+    """A pair that could not be installed here has not failed: its row says so."""
+    if result.installed != "yes":
+        return True
+    suites = result.suites.values()
+    return result.imports == "yes" and all(suite.passed and not suite.failed and not suite.error for suite in suites)
+
+
+# Compiles what a wheel holds as a wheel does: as one unit for several sources, optimized. Tests need not be.
+OPTIONS = (
+    "-DAMANDA_BUILD_TESTS=ON",
+    "-DAMANDA_BUILD_EXAMPLES=OFF",
+    f"-DAMANDA_TEST_FOLDERS={';'.join(CPP_TESTS)}",
+    "-DAMANDA_TEST_OPTIONS=-O0",
+)
+
+
 def _build(environment: Environment, result: Result) -> bool:
     folder = environment.folder
-    options = [f"-DPython_EXECUTABLE={environment.python}", "-DAMANDA_BUILD_TESTS=ON", "-DAMANDA_BUILD_EXAMPLES=OFF"]
+    options = [f"-DPython_EXECUTABLE={environment.python}", *OPTIONS]
     if shutil.which("ccache"):
         options.append("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
     steps = [
@@ -90,45 +102,42 @@ def _import(environment: Environment, result: Result) -> bool:
 
 
 def _ctest(environment: Environment, result: Result) -> bool:
-    """All C++ tests: the core's, and the driver's against this LibTorch."""
+    """The C++ tests of CPP_TESTS."""
     file = environment.folder / "ctest.xml"
     file.unlink(missing_ok=True)
     command = ["ctest", "--test-dir", environment.folder / "build", "-j", JOBS, "--output-junit", file]
     with open(environment.folder / "ctest.log", "w") as log:
         _call(environment, command, log)
-    result.suites["C++"] = _read(file)
+    result.suites["C++"] = junit.read(file)
     return True
 
 
-def _pytest(environment: Environment, result: Result) -> bool:
-    for name, paths in SUITES.items():
-        file = environment.folder / f"{name}.xml"
-        file.unlink(missing_ok=True)
-        command = [
-            environment.python,
-            "-m",
-            "pytest",
-            "-q",
-            f"--junit-xml={file}",
-            "-n",
-            JOBS,
-            "--dist",
-            "loadfile",
-            *paths,
-        ]
-        with open(environment.folder / f"{name}.log", "w") as log:
-            try:
-                _call(environment, command, log, timeout=MINUTES * 60)
-            except subprocess.TimeoutExpired:
-                result.suites[name] = Suite(error=f"stopped after {MINUTES} minutes")
-                continue
-        result.suites[name] = _read(file)
+def _pytest(environment: Environment, result: Result, suites: tuple[str, ...]) -> bool:
+    """One run for all suites: each process imports torch once."""
+    file = environment.folder / "pytest.xml"
+    file.unlink(missing_ok=True)
+    chosen = {name: SUITES[name] for name in suites}
+    spread = ["-n", JOBS, "--dist", "loadfile", "--no-loadscope-reorder"]
+    paths = [path for paths in chosen.values() for path in paths]
+    command = [environment.python, "-m", "pytest", "-q", "--show-capture=no", f"--junit-xml={file}", *spread, *paths]
+    stopped = ""
+    with open(environment.folder / "pytest.log", "w") as log:
+        try:
+            _call(environment, command, log, timeout=MINUTES * 60)
+        except subprocess.TimeoutExpired:
+            stopped = f"stopped after {MINUTES} minutes"
+    for name, paths in chosen.items():
+        result.suites[name] = Suite(error=stopped) if stopped else junit.read(file, paths)
     return True
 
 
 def _call(environment: Environment, command, output, timeout=None):
     """Runs in the checkout, with the environment's programs first."""
-    variables = {**os.environ, "PATH": f"{environment.python.parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    variables = {
+        **{"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1", "CCACHE_SLOPPINESS": CCACHE_SLOPPINESS},
+        **os.environ,
+        **{"PATH": f"{environment.python.parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+    }
     return subprocess.run(
         list(map(str, command)),
         cwd=ROOT,
@@ -138,18 +147,3 @@ def _call(environment: Environment, command, output, timeout=None):
         text=True,
         timeout=timeout,
     )
-
-
-def _read(file: Path) -> Suite:
-    """The suite of a JUnit file."""
-    if not file.exists():
-        return Suite(error="its runner failed")
-    suite = Suite()
-    for case in ElementTree.parse(file).iter("testcase"):
-        if case.find("failure") is not None or case.find("error") is not None:
-            suite.failed.append(f"{re.sub(r'^tests[.]python[.]', '', case.get('classname', ''))}::{case.get('name')}")
-        elif case.find("skipped") is not None:
-            suite.skipped += 1
-        else:
-            suite.passed += 1
-    return suite

@@ -2,6 +2,8 @@
 that named one itself would fail in the middle of a program, on a version of PyTorch that lacks it."""
 
 import ast
+import contextlib
+import re
 import textwrap
 from pathlib import Path
 
@@ -194,3 +196,44 @@ def test_all_that_is_missing_is_named_at_once():
     )
     names.check()  # said once for each look-up
     assert {"torch.Tensor", "torch.nn.Module.__call__"} <= names.found
+
+
+# Names for which the ports have something else where they are missing.
+REPLACED = (
+    "torch._C._dynamo.eval_frame.get_eval_frame_isolate_recompiles_id",
+    "torch._dynamo.variables.invoke_subgraph.InvokeSubgraphHigherOrderVariable",
+    "torch._dynamo.variables.functions.LocalGeneratorObjectVariable.gen_send_ex2",
+)
+
+
+@pytest.mark.parametrize("module", [port, compiler_port], ids=lambda module: module.__name__.split(".")[2])
+def test_each_name_that_is_missing_is_refused_when_a_port_is_loaded(module, monkeypatch):
+    """In the same sentence, and not by another error of the port itself, nor in the middle of a program."""
+    lacking = ""
+    of, require = PrivateNames._of, PrivateNames._require
+
+    def lacking_of(self, module, name):
+        if f"{module}.{name}" == lacking:
+            raise AttributeError(name)
+        return of(self, module, name)
+
+    def lacking_require(self, owner, names, known):
+        require(self, owner, names, {name for name in known if f"{owner}.{name}" != lacking})
+
+    monkeypatch.setattr(PrivateNames, "_of", lacking_of)
+    monkeypatch.setattr(PrivateNames, "_require", lacking_require)
+    checked_names()
+    code = compile(Path(module.__file__).read_text(), module.__file__, "exec")
+
+    def load():
+        loaded = {"__name__": module.__name__}
+        exec(code, loaded)
+        if "_check_compiler" in loaded:  # loads what it uses of Dynamo
+            loaded["_check_compiler"]()
+
+    load()
+    for lacking in sorted(module.names.found):
+        refused = rf"^\[\w+\] torch \S+ has no [^;]*\b{re.escape(lacking)}, .*; install torch"
+        replaced = contextlib.suppress(ImportError) if lacking in REPLACED else None
+        with replaced or pytest.raises(ImportError, match=refused):
+            load()

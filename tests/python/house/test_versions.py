@@ -10,7 +10,7 @@ from repository import ROOT
 @pytest.fixture
 def module(monkeypatch):
     """module("table"): a module of scripts/versions."""
-    names = "pairs", "environment", "trial", "table"
+    names = "pairs", "environment", "junit", "trial", "table", "command"
     monkeypatch.syspath_prepend(ROOT / "scripts" / "versions")
     yield importlib.import_module
     for name in names:
@@ -21,7 +21,9 @@ def test_what_it_tries_exists(module):
     pairs = module("pairs")
     for files in pairs.SUITES.values():
         assert [file for file in files if not (ROOT / file).exists()] == []
-    assert {"3.11", "3.12", "3.13"} == {pair.python for pair in pairs.PAIRS}
+    assert set(pairs.SLICE) < pairs.SUITES.keys()
+    assert [folder for folder in pairs.CPP_TESTS if not (ROOT / "tests" / folder / "CMakeLists.txt").exists()] == []
+    assert {"3.11", "3.12", "3.13", "3.14"} == {pair.python for pair in pairs.PAIRS}
     assert {"2.11", "2.12", "2.13"} == {pair.torch.rpartition(".")[0] for pair in pairs.PAIRS}
 
 
@@ -50,9 +52,9 @@ def test_the_rows_of_other_pairs_stay(module, tmp_path, monkeypatch):
     )
     monkeypatch.setattr(table, "PAGE", page)
     suites = {
-        "C++": trial.Suite(passed=5),
-        "forward": trial.Suite(7, 2, ["one"]),
-        "tools": trial.Suite(error="stopped"),
+        "C++": module("junit").Suite(passed=5),
+        "forward": module("junit").Suite(7, 2, ["one"]),
+        "tools": module("junit").Suite(error="stopped"),
     }
     new = trial.Result("3.12:2.11.0", installed="yes", builds="yes", imports="yes", suites=suites)
     table.write([new])
@@ -73,9 +75,67 @@ def test_how_tests_ended(module, tmp_path):
     file.write_text(
         "<testsuites><testsuite><testcase classname='tests.python.core.test_run' name='a'/>"
         "<testcase classname='tests.python.core.test_run' name='b'><failure/></testcase>"
-        "<testcase classname='x' name='c'><error/></testcase><testcase classname='x' name='d'><skipped/></testcase>"
+        "<testcase classname='tests.python.tools.test_run_of_tool.TestIt' name='c'><error/></testcase>"
+        "<testcase classname='tests.python.tools.test_run_of_tool' name='d'><skipped/></testcase>"
+        "<testcase classname='' name='tests.python.core.test_broken'><error/></testcase>"
         "</testsuite></testsuites>"
     )
+    junit = module("junit")
+    run, broken = "core.test_run::b", "::tests.python.core.test_broken"
+    tool = "tools.test_run_of_tool.TestIt::c"
+    assert junit.read(file) == junit.Suite(passed=1, skipped=1, failed=[run, tool, broken])
+    assert junit.read(file, ("tests/python/core/test_run.py",)) == junit.Suite(passed=1, failed=[run])
+    assert junit.read(file, ("tests/python/core",)) == junit.Suite(passed=1, failed=[run, broken])
+    assert junit.read(file, ("tests/python/tools/test_run.py",)) == junit.Suite()
+    assert junit.read(tmp_path / "none.xml") == junit.Suite(error="its runner failed")
+
+
+@pytest.mark.parametrize(
+    ("suite", "end", "status"),
+    [
+        (None, "not tried: no Python", 0),
+        ({"passed": 3, "skipped": 1}, "passed", 0),
+        ({"passed": 3, "failed": ["one"]}, "failed: see build/versions/3.12-2.11.0", 1),
+        ({}, "failed: see build/versions/3.12-2.11.0", 1),  # no test ran
+        ({"passed": 3, "error": "stopped"}, "failed: see build/versions/3.12-2.11.0", 1),
+    ],
+)
+def test_the_last_line_and_the_exit_status(module, tmp_path, monkeypatch, capsys, suite, end, status):
+    """In CI: only some suites run, and the page stays as it is."""
+    versions, trial, pairs = module("command"), module("trial"), module("pairs")
+    result = trial.Result("3.12:2.11.0", installed="no Python")
+    if suite is not None:
+        suites = {"C++": module("junit").Suite(**suite)}
+        result = trial.Result("3.12:2.11.0", installed="yes", builds="yes", imports="yes", suites=suites)
+    asked = []
+    monkeypatch.setattr(trial, "run", lambda *arguments: asked.append(arguments) or result)
+    monkeypatch.setattr(module("table"), "write", None)
+    monkeypatch.setattr(versions, "FOLDER", tmp_path)
+    (tmp_path / "3.12-2.11.0").mkdir()
+    monkeypatch.setattr(sys, "argv", ["versions", "--slice", "3.12:2.11.0"])
+    with pytest.raises(SystemExit) as ended:
+        versions.main()
+    assert ended.value.code == status
+    assert asked == [(("3.12", "2.11.0"), pairs.SLICE)]
+    assert capsys.readouterr().out.splitlines()[-1] == f"[versions] 3.12:2.11.0 {end}"
+
+
+def test_a_build_that_fails_has_failed(module):
     trial = module("trial")
-    assert trial._read(file) == trial.Suite(passed=1, skipped=1, failed=["core.test_run::b", "x::c"])
-    assert trial._read(tmp_path / "none.xml") == trial.Suite(error="its runner failed")
+    assert not trial.succeeded(trial.Result("3.12:2.11.0", installed="yes", builds="no: see build.log"))
+
+
+def test_packages_are_installed_again_if_others_are_wanted(module, tmp_path, monkeypatch):
+    environment = module("environment")
+    monkeypatch.setattr(environment, "FOLDER", tmp_path)
+    installed = []
+    monkeypatch.setattr(environment.Environment, "_install", lambda self, *packages: installed.append(packages))
+    made = environment.Environment(module("pairs").Pair("3.12", "2.11.0"))
+    made.folder.mkdir()
+    for packages in (("numpy",), ("numpy",), ("numpy", "rich")):
+        monkeypatch.setattr(environment, "PACKAGES", packages)
+        made._install_packages()
+    constraints = made.folder / "constraints.txt"
+    assert installed == [("--constraint", constraints, *packages) for packages in (("numpy",), ("numpy", "rich"))]
+    assert "numpy==" in constraints.read_text()
+    assert "torch==" not in constraints.read_text()

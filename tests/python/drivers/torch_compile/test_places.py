@@ -53,10 +53,13 @@ class Graphs:
         return graph.forward
 
 
-def check(function, *args, graphs=1):
-    """A function shows the same when it is compiled, as so many graphs."""
+def check(function, *args, graphs=1, only_eager=()):
+    """A function shows the same when it is compiled, as so many graphs. `only_eager`: types of operators that its
+    compiled program does not have."""
     backend = Graphs()
     expected = shown(function, *args, compiled="eager")
+    assert set(only_eager) <= {place[0] for place in expected}
+    expected = [place for place in expected if place[0] not in only_eager]
     assert shown(torch.compile(function, backend=backend), *args) == expected != []
     assert backend.count == graphs
 
@@ -253,7 +256,6 @@ def functional(net, x):
         lambda: (Losing(), X),
         lambda: (Hooked(), X),
         lambda: (Generating(), X),
-        lambda: (Checkpointed(), X.clone().requires_grad_()),
         lambda: (nn.Sequential(Region(), nn.Linear(4, 4)), X),
         lambda: (Library(), X),
         lambda: (without_gradients, Net(), X),
@@ -266,7 +268,6 @@ def functional(net, x):
         "losing",
         "hooked",
         "generating",
-        "checkpointed",
         "region",
         "library",
         "no_grad",
@@ -276,6 +277,12 @@ def functional(net, x):
 )
 def test_a_program_has_the_same_ids_compiled(make):
     check(*make())
+
+
+def test_a_checkpointed_program_has_the_same_ids_compiled():
+    # In torch 2.11, checkpoint() of eager mode saves its arguments with a function that makes an empty tensor.
+    makes_a_tensor = hasattr(torch.utils.checkpoint, "_NoopSaveInputs")
+    check(Checkpointed(), X.clone().requires_grad_(), only_eager=["empty"] if makes_a_tensor else [])
 
 
 class Breaking(Net):
@@ -315,8 +322,15 @@ def test_nothing_keeps_a_compiled_model_alive():
     assert backend.count == 1
 
 
+def seems_exported():
+    """True if compiled programs get True from torch.compiler.is_exporting(), as with torch 2.11."""
+    return torch.compile(lambda x: x + torch.compiler.is_exporting(), backend="eager")(torch.zeros(1)).item() == 1
+
+
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in ("bert", "resnet")] + ["vit"])
-def test_an_architecture_has_the_same_ids_compiled(name):
+def test_an_architecture_has_the_same_ids_compiled(name, monkeypatch):
+    if seems_exported():  # then the compiled model computes masks, and in eager mode it does without
+        monkeypatch.setattr("transformers.masking_utils.is_torchdynamo_exporting", lambda: False)
     model, inputs = getattr(zoo, name)()
     check(model, *inputs.values())
 
