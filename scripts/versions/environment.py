@@ -29,9 +29,10 @@ class Environment:
             _run(interpreter(self.pair.python), "-m", "venv", self.folder / "env")
         if self.ask("import importlib.metadata as m; print(m.version('torch').split('+')[0])") != self.pair.torch:
             self._install("--no-deps", f"torch=={self.pair.torch}")
-        if not (self.folder / "packages").exists():
+        installed = self.folder / "packages"
+        if not installed.exists() or installed.read_text() != "\n".join(PACKAGES):
             self._install("--constraint", _constraints(self.folder), *PACKAGES)
-            (self.folder / "packages").touch()
+            installed.write_text("\n".join(PACKAGES))
         if (
             "+cu" in self.ask("import torch.version as v; print(v.__version__)", alone=True)
             and not self._nvidia().exists()

@@ -53,6 +53,7 @@ MINUTES = 20  # for one suite, on a busy machine
 PACKAGES = (
     *("filelock", "fsspec", "jinja2", "networkx", "numpy", "setuptools<82", "sympy", "typing_extensions"),
     *(
+        "auditwheel",
         "cmake",
         "ninja",
         "packaging",
@@ -62,6 +63,7 @@ PACKAGES = (
         "pytest",
         "pytest-timeout",
         "pytest-xdist",
+        "scikit-build-core",
     ),
     *("pandas", "plotly", "rich", "safetensors", "scikit-learn", "transformers"),
 )
