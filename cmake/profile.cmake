@@ -33,9 +33,10 @@ function(amanda_profiled target)
     target_compile_options(${target} PRIVATE -fprofile-generate=${AMANDA_PROFILE_DIR} -fprofile-update=prefer-atomic)
     target_link_options(${target} PRIVATE -fprofile-generate)
   else()
-    # The definition is for the build tool: with another profile, sources are compiled again.
+    # The definition is for the build tool: with another profile, sources are compiled again. Threads of the autograd engine may
+    # still count while the program writes its profile: the counts of a function may then contradict each other.
     target_compile_options(${target} PRIVATE -fprofile-use=${AMANDA_PROFILE_DIR} -fprofile-partial-training
-                                             -Wno-missing-profile
+                                             -fprofile-correction -Wno-missing-profile
                                              -DAMANDA_PROFILE_CHECKSUM=${AMANDA_PROFILE_CHECKSUM})
   endif()
 endfunction()

@@ -43,12 +43,16 @@ class Build:
     def pack(self, archive: Path) -> None:
         """Saves the profile."""
         archive.parent.mkdir(parents=True, exist_ok=True)
-        with gzip.GzipFile(archive, "wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
+        with (
+            archive.open("wb") as file,
+            gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed,  # else its name is in it
+            tarfile.open(fileobj=packed, mode="w") as tar,
+        ):
             for path in sorted(self._profile.iterdir()):
                 info = tarfile.TarInfo(path.name)
                 info.size = path.stat().st_size
-                with path.open("rb") as file:
-                    tar.addfile(info, file)
+                with path.open("rb") as content:
+                    tar.addfile(info, content)
 
     def unpack(self, archive: Path) -> None:
         """Takes a profile that was saved, in place of a recorded one."""
