@@ -1,5 +1,5 @@
-# Profile-guided builds, by g++. With AMANDA_PROFILE=generate, programs record a profile of the code that runs at each operator;
-# with AMANDA_PROFILE=use, this code is compiled with it. scripts/wheel.sh does both.
+# Profile-guided builds, by g++. With AMANDA_PROFILE=generate, programs record a profile of the code that runs at each
+# operator; with AMANDA_PROFILE=use, this code is compiled with it. scripts/wheels does both.
 set(AMANDA_PROFILE "" CACHE STRING "`generate`: programs record a profile; `use`: compile with it")
 set(AMANDA_PROFILE_DIR "${PROJECT_BINARY_DIR}/profile" CACHE PATH "The folder of the profile")
 set_property(CACHE AMANDA_PROFILE PROPERTY STRINGS "" generate use)
@@ -7,12 +7,12 @@ set_property(CACHE AMANDA_PROFILE PROPERTY STRINGS "" generate use)
 if(NOT AMANDA_PROFILE MATCHES "^(generate|use)?$")
   message(FATAL_ERROR "[build] AMANDA_PROFILE is \"generate\", \"use\", or empty; got \"${AMANDA_PROFILE}\"")
 elseif(AMANDA_PROFILE AND NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  message(FATAL_ERROR "[build] AMANDA_PROFILE needs g++; the compiler is ${CMAKE_CXX_COMPILER_ID}. Leave AMANDA_PROFILE empty.")
+  message(FATAL_ERROR "[build] AMANDA_PROFILE needs g++; the compiler is ${CMAKE_CXX_COMPILER_ID}. Leave it empty.")
 elseif(AMANDA_PROFILE STREQUAL "use")
   file(GLOB recorded ${AMANDA_PROFILE_DIR}/*.gcda)
   if(NOT recorded)
-    message(FATAL_ERROR "[build] AMANDA_PROFILE=use: ${AMANDA_PROFILE_DIR} has no *.gcda files. Build with AMANDA_PROFILE=generate "
-                        "and run a program, or name another folder with AMANDA_PROFILE_DIR.")
+    message(FATAL_ERROR "[build] AMANDA_PROFILE=use: ${AMANDA_PROFILE_DIR} has no *.gcda files. Build with "
+                        "AMANDA_PROFILE=generate and run a program, or name another folder with AMANDA_PROFILE_DIR.")
   endif()
   foreach(file IN LISTS recorded)
     file(SHA256 ${file} checksum)
@@ -33,8 +33,8 @@ function(amanda_profiled target)
     target_compile_options(${target} PRIVATE -fprofile-generate=${AMANDA_PROFILE_DIR} -fprofile-update=prefer-atomic)
     target_link_options(${target} PRIVATE -fprofile-generate)
   else()
-    # The definition is for the build tool: with another profile, sources are compiled again. Threads of the autograd engine may
-    # still count while the program writes its profile: the counts of a function may then contradict each other.
+    # The definition is for the build tool: with another profile, sources are compiled again. Threads of the autograd
+    # engine may still count while the program writes its profile: counts of a function may then contradict each other.
     target_compile_options(${target} PRIVATE -fprofile-use=${AMANDA_PROFILE_DIR} -fprofile-partial-training
                                              -fprofile-correction -Wno-missing-profile
                                              -DAMANDA_PROFILE_CHECKSUM=${AMANDA_PROFILE_CHECKSUM})

@@ -21,7 +21,7 @@ WIDTH, HEADS, TOKENS = 64, 4, 16
 
 
 class Norm(nn.Module):
-    """Of the root mean square, in operators, as models of transformers have it."""
+    """The root mean square becomes 1; in single operators, as models of transformers have it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
 """Makes the wheels of a release: `python scripts/wheels`; for some pairs: `python scripts/wheels 3.12:2.11.0 3.12:2.12.1`.
 
-There is a wheel for each Python, with a build for each of its versions of torch, in dist/. What runs at each operator is
-compiled with a profile, which is recorded here and saved in dist/profiles; `--profiles FOLDER` takes saved ones, from which
-the same files are built. Each wheel is installed into a fresh environment, and tried there with each of its versions of
-torch. Environments are those of `make versions`.
+There is a wheel for each Python, with a build for each of its versions of torch, in dist/. The code that runs at each
+operator is compiled with a profile, which is recorded here and saved in dist/profiles. `--profiles FOLDER` takes
+saved ones, from which the same files are built. Each wheel is installed into a fresh environment, and tried there
+with each of its versions of torch. Environments are those of `make versions`.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--profiles", type=Path, help="a folder of profiles that were saved (default: record them)")
     given = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
-    # Of the commit, for all wheels.
+    # All wheels have the time of the commit.
     os.environ.setdefault("SOURCE_DATE_EPOCH", run(["git", "log", "-1", "--format=%ct"]).strip())
     environments = [environment for pair in sorted(given.pairs) if (environment := made(pair))]
     if not environments:

@@ -32,7 +32,7 @@ print(amanda.__file__)
 
 
 def tried(wheel: Path, environment: Environment) -> str:
-    """What `amanda doctor` says of the build, after a program has run. Exits if either fails.
+    """The line of `amanda doctor` on the build, after a program has run. Exits if either fails.
 
     The environment has the wheel alone, and finds the packages of the pair.
     """
