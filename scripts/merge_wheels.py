@@ -103,7 +103,6 @@ def merge(folder: Path, wheels: list[Wheel]) -> Path:
         raise ValueError(f"{merged} would be overwritten; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("SOURCE_DATE_EPOCH", "315532800")
-    os.umask(0o022)  # of the modes of files
     with InWheel(base.path, merged) as unpacked:  # writes RECORD, too
         for wheel in wheels:
             with ZipFile(wheel.path) as archive:
@@ -113,6 +112,8 @@ def merge(folder: Path, wheels: list[Wheel]) -> Path:
         if minors:
             required = f'Requires-Dist: {requirement(minors)}; extra == "torch"'
             metadata.write_text(TORCH_EXTRA.sub(required, metadata.read_text()))
+        for path in unpacked.rglob("*"):  # the modes that a umask gave them
+            path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
     return merged
 
 

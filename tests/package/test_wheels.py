@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,12 +56,10 @@ def test_a_wheel_is_tried_in_a_fresh_environment(module, wheel):
 
 
 def test_a_build_with_a_profile_needs_one(tmp_path):
-    import subprocess
-
     options = [f"-DPython_EXECUTABLE={sys.executable}", "-DAMANDA_BUILD_TORCH=OFF", "-DAMANDA_BUILD_TESTS=OFF"]
-    command = ["cmake", "-G", "Ninja", "-S", ROOT, "-B", tmp_path, *options, "-DAMANDA_PROFILE_DIR=nowhere"]
+    command = ["cmake", "-G", "Ninja", "-S", ROOT, "-B", tmp_path, *options, f"-DAMANDA_PROFILE_DIR={tmp_path}/none"]
     wrong = {
-        "use": "[build] AMANDA_PROFILE=use: nowhere has no *.gcda files. Build with AMANDA_PROFILE=generate",
+        "use": f"[build] AMANDA_PROFILE=use: {tmp_path}/none has no *.gcda files. Build with AMANDA_PROFILE=generate",
         "guided": '[build] AMANDA_PROFILE is "generate", "use", or empty; got "guided"',
     }
     for value, message in wrong.items():
