@@ -1,7 +1,7 @@
 # The commands of the README, and little else. `make demo` and `make test` do all that they need, incrementally.
 .DELETE_ON_ERROR:
 .PHONY: demo test test-tensorflow versions sweep stress compiled-zoo programs bench bench-tensorflow tools-table docs setup build build-tests lint tidy format sanitize \
-  sanitizers stubs wheel clean
+  sanitizers stubs wheel wheels clean
 
 export HF_HUB_OFFLINE := 1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -141,6 +141,11 @@ stubs: build
 wheel: .venv/requirements.txt
 	@scripts/wheel.sh dist
 	@$(PYTHON_BIN) -c 'from scikit_build_core.build import build_sdist as build; print("[wheel]", "dist/" + build("dist"))' | tail -1
+
+# The wheels of a release: one for each Python, with builds for all versions of torch, compiled with a profile and tried.
+# ARGS="3.12:2.11.0 3.12:2.12.1" and others: python scripts/wheels --help
+wheels: .venv/requirements.txt
+	$(PYTHON_BIN) scripts/wheels $(ARGS)
 
 clean:
 	rm -rf build dist

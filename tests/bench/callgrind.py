@@ -18,7 +18,7 @@ from pathlib import Path
 
 import process
 import workloads
-from configurations import BASELINE, CONFIGURATIONS, Configuration, Missing, phases
+from configurations import BASELINE, CONFIGURATIONS, Configuration, Missing, phases, selected
 from measure import VANILLA
 from memory import nothing
 
@@ -28,13 +28,13 @@ CACHE = "--I1=32768,8,64"  # of every machine the same: 32 KB
 EVENTS = {"instructions": "Ir", "l1i misses": "I1mr"}
 
 
-def counts(names):
+def counts(names, parts=()):
     """For each of `EVENTS`: the counts by workload and row, vanilla's among them; the workloads that `names` has and
-    callgrind can bear."""
+    callgrind can bear. With `parts`: of the rows whose names have one of them, and of the baseline."""
     chosen = [name for name in COUNTS if name in names]
     found = {event: {name: {} for name in chosen} for event in EVENTS}
     for which in (CONTROL, ALL):
-        for name, row, counted in under_valgrind(which, chosen):
+        for name, row, counted in under_valgrind(which, chosen, parts):
             for event, count in counted.items():
                 found[event][name][row] = count
     return {
@@ -43,7 +43,7 @@ def counts(names):
     }
 
 
-def under_valgrind(which, names):
+def under_valgrind(which, names, rows):
     compiler = os.environ.get("CC", "cc")
     if shutil.which("valgrind") is None or shutil.which(compiler) is None:
         raise SystemExit(f"[bench] --callgrind needs valgrind, with its headers, and {compiler} on the PATH")
@@ -51,7 +51,15 @@ def under_valgrind(which, names):
         source, library = Path(__file__).with_name("client_requests.c"), Path(folder, "client_requests.so")
         subprocess.run([compiler, "-O1", "-shared", "-fPIC", source, "-o", library], check=True)
         command = ["valgrind", "--tool=callgrind", "--cache-sim=yes", CACHE, "--instr-atstart=no"]
-        command += [f"--callgrind-out-file={folder}/out", sys.executable, __file__, str(library), which, *names]
+        command += [
+            f"--callgrind-out-file={folder}/out",
+            sys.executable,
+            __file__,
+            str(library),
+            which,
+            json.dumps(rows),
+            *names,
+        ]
         environment = os.environ | {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode:
@@ -70,7 +78,7 @@ def total(text):
     return {event: counted.get(name, 0) for event, name in EVENTS.items()}
 
 
-def program(requests, which, names):
+def program(requests, which, rows, names):
     """What valgrind runs."""
     process.prepare()
     if which == CONTROL:
@@ -84,10 +92,12 @@ def program(requests, which, names):
     bodies = [workload.make(False) for workload in chosen]
     for workload, body in zip(chosen, bodies, strict=True):
         body.run(2 * COUNTS[workload.name])
-    for rows in order:
+    for phase in order:
         for workload, body in zip(chosen, bodies, strict=True):
-            for row in rows:
-                if count_row(requests, row, workload, body):
+            for row in phase:
+                if (row.name in (VANILLA, BASELINE) or selected(row.name, rows)) and count_row(
+                    requests, row, workload, body
+                ):
                     print(json.dumps([workload.name, row.name]), flush=True)
 
 
@@ -111,4 +121,4 @@ def count_row(requests, row, workload, body):
 
 
 if __name__ == "__main__":
-    program(ctypes.PyDLL(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    program(ctypes.PyDLL(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]), sys.argv[4:])

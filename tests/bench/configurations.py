@@ -17,7 +17,7 @@ class Missing(Exception):
 @dataclasses.dataclass
 class Session:
     run: Callable[[int], None]
-    seen: Callable[[], int] | None = None  # how often the observer was called; None: it is not to be called
+    seen: Callable[[], int] | None = None  # the number of calls of the observer, or None if it is not to be called
     scope: Any = None
 
 
@@ -45,6 +45,12 @@ def row(name, **options):
 def phases(rows):
     """The rows, and after them those that would affect the others."""
     return [[row for row in rows if not row.leaves_kernels], [row for row in rows if row.leaves_kernels]]
+
+
+def selected(name, parts):
+    """True if one of these parts of names selects the row. The full name of a row selects that row alone."""
+    full = {row.name for row in CONFIGURATIONS}
+    return not parts or any(part == name if part in full else part in name for part in parts)
 
 
 def counter(ops=None, *, forward=True, backward=False, inputs=(0,)):

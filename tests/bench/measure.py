@@ -11,7 +11,7 @@ import gc
 
 import process
 import workloads
-from configurations import BASELINE, CONFIGURATIONS, Configuration, Missing, phases
+from configurations import BASELINE, CONFIGURATIONS, Configuration, Missing, phases, selected
 from peers import PEERS
 
 VANILLA = "vanilla: a process without Amanda"
@@ -24,10 +24,10 @@ class Settings:
     block_s: float = 0.02  # the least that one measurement takes
     repeats: int = 3  # of a block, if a step is shorter than it
     full: bool = False
-    rows: tuple[str, ...] = ()  # parts of their names; none: all rows
+    rows: tuple[str, ...] = ()  # parts of their names, or full names; none: all rows
 
     def wants(self, row: Configuration):
-        return not self.rows or any(part in row.name for part in self.rows)
+        return selected(row.name, self.rows)
 
 
 QUICK = Settings(rounds=2, block_s=0.001, repeats=1)

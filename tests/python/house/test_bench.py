@@ -48,7 +48,7 @@ def test_a_quick_run_reports_every_row(report):
     ("options", "says"),
     [
         (["--callgrind"], "--callgrind counts instructions of add, linear, transformer, bert, resnet, decode: not of"),
-        (["--rows", "NaN"], "--rows selects rows of the table of time: not of instructions"),
+        (["--rows", "NaN"], "--rows selects rows of the tables of time and of instructions: not of compiled"),
     ],
 )
 @pytest.mark.usefixtures("report")
