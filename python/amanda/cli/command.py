@@ -6,10 +6,10 @@ import abc
 import argparse
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from amanda._core import Error
-from amanda.cli import program_arguments
+from amanda.cli import program_arguments, statuses
 from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.program import Program
 from amanda.core.scope import apply
@@ -17,6 +17,13 @@ from amanda.core.tool import Tool
 
 Job = Callable[[], object]
 """The work of a command, once nothing in the command line is wrong."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of command lines. The usage would bury what is wrong, so a mistake is one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(statuses.USAGE, f"{self.prog}: error: {message}\n")
 
 
 class Command(abc.ABC):

@@ -137,9 +137,9 @@ def _columns(indented: bool) -> tuple[Column, ...]:
     """`indented`: a backward operator stands below its forward operator."""
     return (
         Column("runs", lambda row: str(row.runs)),
-        Column("operator", lambda row: _operator(row, indented), left=True),
-        Column("module", lambda row: row.module_path, left=True, shortens=True),
-        Column("line", lambda row: line_of_code(row.source), left=True, shortens=True),
+        Column("operator", lambda row: _operator(row, indented), left=True, decides=True),
+        Column("module", lambda row: row.module_path, left=True, shortens=True, decides=True),
+        Column("line", lambda row: line_of_code(row.source), left=True, shortens=True, decides=True),
         Column("inputs", lambda row: _tensors(row.inputs), left=True, shortens=True),
         Column(
             "outputs",

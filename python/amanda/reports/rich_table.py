@@ -20,6 +20,7 @@ class Column(NamedTuple):
     folds: bool = False  # a name: where the terminal is narrow, it goes on in the next line, after a dot
     shortens: bool = False  # a name that is shortened from the left instead
     field: str = ""  # the rows' attribute that it shows
+    decides: bool = False  # for this column the table is read: narrow terminals show it
 
 
 def rich_table(
@@ -47,7 +48,7 @@ def rich_table(
 
     _check_top(speaker, top)
     table = _of_rows(columns, rows[:top], caption, box=rich.box.SIMPLE_HEAD)
-    table.keeps = (0, *(i for i, column in enumerate(columns) if sort and column.field == sort))
+    table.keeps = (*table.keeps, *(i for i, column in enumerate(columns) if sort and column.field == sort))
 
     def sums(title: str, some: Sequence[Any]) -> list[str]:
         if not summed:
@@ -81,6 +82,8 @@ def _of_rows(columns: Sequence[Column], rows: Sequence[Any], caption: str, **loo
 
     table = Table(pad_edge=False, collapse_padding=True, **looks)
     table.caption = rich.text.Text(caption) if caption else None
+    table.keeps = (0, *(i for i, column in enumerate(columns) if column.decides))
+    table.decided = any(column.decides for column in columns)
     for column in columns:
         justify = "left" if column.left else "right"
         is_name = column.folds or column.shortens
