@@ -15,8 +15,8 @@ from amanda.cli.program import Program
 from amanda.core.evidence import counted
 from amanda.core.program_points import PointsTool
 from amanda.reports import point_table
-from amanda.reports.rich_table import terminal_width
 from amanda.reports.source_files import line_of_code
+from amanda.reports.terminal import terminal_width
 
 
 class Ls(Command):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,11 +66,6 @@ def rich_table(
 def plain_table(columns: Sequence[Column], rows: Sequence[Any], caption: str = "") -> Table:
     """A table of all rows, without a line below the headings."""
     return _of_rows(columns, rows, caption, box=None, padding=(0, 2))
-
-
-def terminal_width() -> int | None:
-    """The width of the terminal that print() writes to; None if it writes to something else."""
-    return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
 
 
 def _of_rows(columns: Sequence[Column], rows: Sequence[Any], caption: str, **looks: Any) -> Table:

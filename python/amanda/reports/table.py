@@ -16,7 +16,7 @@ import rich.measure
 import rich.table
 import rich.text
 
-from amanda.reports.rich_table import terminal_width
+from amanda.reports.terminal import terminal_width
 
 ELLIPSIS = "…"
 MIN_NAME_WIDTH = 16  # columns are left out before names get shorter than this
