@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn
 
 from amanda._core import Error
-from amanda.cli import misspelt, program_arguments
+from amanda.cli import misspelt, program_arguments, statuses
 from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.program import Program
 from amanda.core.scope import apply
@@ -20,10 +20,10 @@ Job = Callable[[], object]
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of command lines that suggests what a misspelt command or option may mean."""
+    """A parser of command lines. A mistake is one line, which the usage would bury; it suggests what may be meant."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(message + misspelt.hint(self, message))
+        self.exit(statuses.USAGE, f"{self.prog}: error: {message}{misspelt.hint(self, message)}\n")
 
     # Left over by a command, an option would be refused by the parser of commands, which knows no options.
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:

@@ -14,6 +14,7 @@ from amanda.cli import program_end, statuses
 from amanda.cli.program import Program
 from amanda.cli.sudden_end import before_sudden_end
 from amanda.core.scope import Scope
+from amanda.reports.source_files import paths_from_here
 
 
 class Report:
@@ -77,9 +78,11 @@ def run_and_report(
         own = end(_report_suddenly(report, status), status)
         return own if isinstance(own, int) else status
 
-    with before_sudden_end(end_suddenly), shown or contextlib.nullcontext():
-        status = program.run_in(scope, prepare)
-    program_end.leave(end(_report(report, status, stdout), status))
+    with paths_from_here():
+        with before_sudden_end(end_suddenly), shown or contextlib.nullcontext():
+            status = program.run_in(scope, prepare)
+        found = end(_report(report, status, stdout), status)
+    program_end.leave(found)
 
 
 def program_failed(command: str, script: str, status: object, own: int = statuses.PROGRAM_FAILED) -> object:

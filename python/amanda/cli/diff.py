@@ -198,7 +198,8 @@ def _compare(
 def _report(diff: Differences, title: str, files: Mapping[str, str], top: int | None, made: Report) -> None:
     rows, summary = diff.rows(), diff.summary
     with made.part("print the table"):
-        print(f"\n{diff.table(top=top)}\n{summary}" if rows else f"\n{summary}", flush=True)
+        found = f"\n{diff.answer()}\n\n{diff.table('change', top=top)}" if rows else ""
+        print(f"{found}\n{summary}", flush=True)
     if "json" in files:
         with made.part(f"write {files['json']!r}"), open(files["json"], "w", encoding="utf-8") as file:
             json.dump([dataclasses.asdict(row) for row in rows], file, indent=1)

@@ -9,6 +9,7 @@ from amanda.cli import program_arguments, result_files
 from amanda.cli.command import Command, Job, run_under
 from amanda.cli.command_output import Report
 from amanda.cli.program import Program
+from amanda.reports.answers import main_part, percent
 from amanda.tools.flops import Flops, GroupBy
 
 GROUPS = typing.get_args(GroupBy)
@@ -56,7 +57,7 @@ class CountFlops(Command):
 
         def report(made: Report, status: object) -> None:
             with made.part("print the table"):
-                print(f"\n{tool.table(given.by, given.top, sort='flops')}\n{summary(tool)}")
+                print(f"\n{summary(tool)}{_most(tool)}\n{tool.table(given.by, given.top, sort='flops')}")
             result_files.write(files, tool, given.by, made, write_html)
 
         return run_under(tool, program, given, report)
@@ -75,3 +76,9 @@ def summary(tool: Flops) -> str:
     more = f" and {len(uncounted) - LISTED} more types" if len(uncounted) > LISTED else ""
     nothing = f"\nnothing was counted in (calls): {listed}{more}" if uncounted else ""
     return f"{forward / 1e6:,.3f} MFLOP forward, {backward / 1e6:,.3f} MFLOP backward{nothing}"
+
+
+def _most(tool: Flops) -> str:
+    """Where most of it is."""
+    module, share = main_part([(row.module_path, row.flops) for row in tool.rows("both")])
+    return f"\n{percent(share)} of it in {module}" if module else ""

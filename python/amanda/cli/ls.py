@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import json
+from collections.abc import Sequence
 
 from amanda.cli import program_arguments
 from amanda.cli.command import Command, Job, run_under
 from amanda.cli.command_output import Report
 from amanda.cli.program import Program
+from amanda.core.evidence import counted
 from amanda.core.program_points import PointsTool
 from amanda.reports import point_table
-from amanda.reports.rich_table import terminal_width
+from amanda.reports.source_files import line_of_code
+from amanda.reports.terminal import terminal_width
 
 
 class Ls(Command):
@@ -55,9 +59,25 @@ class Ls(Command):
         def report(made: Report, status: object) -> None:
             if file is None:
                 with made.part("print the table"):
-                    print(f"\n{tool.points().table(given.sort, given.top, terminal_width())}")
+                    answer = _answer(tool.points().rows())
+                    print(f"\n{answer}\n\n" if answer else "\n", end="")
+                    print(f"{tool.points().table(given.sort, given.top, terminal_width())}")
             else:
                 with made.part(f"write {file.name!r}"), file:
                     json.dump([dataclasses.asdict(row) for row in tool.points().rows()], file, indent=1)
 
         return run_under(tool, program, given, report)
+
+
+def _answer(rows: Sequence[point_table.Point]) -> str:
+    """How many operators ran, which most often, and at which line most of them are."""
+    if not rows:
+        return ""
+    runs, lines = collections.Counter[str](), collections.Counter[str]()
+    for row in rows:
+        runs[row.operator] += row.runs if not row.backward_operator else 0
+        lines[row.source] += 1
+    name, count = runs.most_common(1)[0]
+    line, here = lines.most_common(1)[0]
+    where = f"; most of them, {here:,}, are at {line_of_code(line)}" if line else ""
+    return f"operators ran at {counted(len(rows), 'place')}{where}; most often {name}, {counted(count, 'time')}"

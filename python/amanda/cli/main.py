@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Sequence
 
 from amanda import _core
-from amanda.cli import diff, doctor, flops, ls, memory, nan, profile, report, run, trace, watch
+from amanda.cli import diff, doctor, flops, guide, ls, memory, nan, profile, report, run, trace, watch
 from amanda.cli.command import Command, Parser
 from amanda.cli.program import NotStarted
 
@@ -23,6 +23,7 @@ COMMANDS: tuple[Command, ...] = (
     diff.Diff(),
     trace.TraceExpressions(),
     watch.Watch(),
+    guide.Help(),
 )
 
 
@@ -34,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     known = parser()
     given = known.parse_args(arguments)
+    if given.run is None:
+        print(guide.start_page())
+        return
     try:
         given.run(given)
     except NotStarted as stopped:
@@ -48,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def parser() -> argparse.ArgumentParser:
     """Knows all commands; `run` of what it returns runs the one that is given."""
     made = Parser(prog="amanda", description="Instrumentation for neural networks.")
-    commands = made.add_subparsers(required=True, metavar="COMMAND")
+    made.set_defaults(run=None)
+    commands = made.add_subparsers(metavar="COMMAND")
     for command in COMMANDS:
         command.add(commands)
     return made

@@ -42,7 +42,7 @@ class Memory(Command):
 
         def report(made: Report, status: object) -> None:
             with made.part("print the tables"):
-                print(f"\n{tool.table('kind')}")
+                print(f"\n{tool.answer()}\n\n{tool.table('kind')}")
                 if given.by != "kind":
                     print(tool.table(given.by, given.top))
                 if tool.at_error is not None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import collections
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from amanda.cli import program_end, statuses
 from amanda.cli.command import Command, Job, run_under
 from amanda.cli.command_output import Report, program_failed
 from amanda.cli.program import Program
-from amanda.core.evidence import Evidence, counted
+from amanda.core.evidence import counted
 from amanda.tools.nonfinite import Finding, NaNSentinel
 
 
@@ -46,20 +46,15 @@ class FindNan(Command):
             allow_modules=given.allow_module,
             allow_lines=given.allow_line,
         )
-        what = "NaN or infinity" if given.inf else "NaN"
 
         def report(made: Report, status: object) -> None:
             findings = sentinel.findings()
             if findings:
                 made.status = statuses.FOUND
             with made.part("print what was found"):
-                if given.all:
-                    for finding in findings:
-                        print(f"\n{finding}\n  in {sentinel.runs(finding)} runs")
-                found = _found(what, findings, sentinel.propagated)
-                if any(finding.kind == "unread" for finding in findings) and not sentinel.evidence().is_complete:
-                    found += f"; not looked at: {sentinel.evidence().not_looked_at}"
-                print(f"\n{found if findings else _nothing(what, sentinel.evidence(), program_end.is_success(status))}")
+                print(f"\n{sentinel.answer(ended_well=program_end.is_success(status))}")
+                for text in _texts(sentinel, findings) if given.all else ():
+                    print(f"\n{text}")
 
         def failed(status: object) -> object:
             return statuses.FOUND if sentinel.findings() else program_failed("nan", program.argv[0], status)
@@ -67,23 +62,9 @@ class FindNan(Command):
         return run_under(sentinel, program, given, report, coverage=True, failed=failed)
 
 
-def _found(what: str, findings: Sequence[Finding], propagated: int) -> str:
-    kinds: collections.Counter[str] = collections.Counter(finding.kind for finding in findings)
-    parts = [f"{counted(kinds[kind], 'operator')} {words}" for kind, words in _KINDS.items() if kinds[kind]]
-    passed = f", and {propagated} runs of others passed it on" if propagated else ""
-    return f"{what}: {', '.join(parts)}{passed}"
-
-
-_KINDS = {
-    "produced": "produced some",
-    "given": "got some that no operator seen here produced",
-    "unread": "had some, and was given what no tool can read",
-}
-
-
-def _nothing(what: str, evidence: Evidence, ended_well: bool) -> str:
-    """Says that nothing was found, in other words where something was not looked at."""
-    until = "" if ended_well else " until the program failed"
-    if evidence.is_complete:
-        return f"no {what} was produced{until}, in {evidence.looked_at}"
-    return f"no {what} was found{until} in {evidence.looked_at}; not looked at: {evidence.not_looked_at}"
+def _texts(sentinel: NaNSentinel, findings: Sequence[Finding]) -> Iterator[str]:
+    """Each finding; those that look the same, as two operators of one line do, with the ids that `amanda ls` lists."""
+    heads = collections.Counter(str(finding).partition("\n")[0] for finding in findings)
+    for place, finding in enumerate(findings):
+        number = f", of the operator with id {finding.op_id:#x}" if heads[str(finding).partition("\n")[0]] > 1 else ""
+        yield f"{finding.told(first=not place)}\n  in {counted(sentinel.runs(finding), 'run')}{number}"

@@ -180,8 +180,11 @@ def _scope(tools: Sequence[NamedTool], schedule: str | None, options: dict[str, 
 
 def _print(named: NamedTool, made: Report, given: argparse.Namespace) -> None:
     with made.part(f"print the table of {named.name}"):
+        answer = getattr(named.tool, "answer", str)()
+        if answer:
+            print(f"\n{named.name}\n{answer}")
         for name, table in tables([named], given.by, given.top, given.sort):
-            print(f"\n{name}\n{table}")
+            print(table if answer else f"\n{name}\n{table}")
 
 
 def _write(

@@ -13,6 +13,7 @@ from amanda.cli.command import Command, Job
 from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
+from amanda.core.evidence import counted
 from amanda.core.schedule import Schedule
 from amanda.core.scheduled_scope import scheduled
 from amanda.reports.progress import live_bar
@@ -40,9 +41,9 @@ class Watch(Command):
         option("--top", type=int, default=20, help="rows of the table (default: %(default)s)")
 
     def job(self, program: Program, given: argparse.Namespace) -> Job:
-        """Prints a table of the series, and the alarms."""
+        """Prints the loss, gradients, updates and alarms, and a table of the series."""
         schedule = Schedule(every=given.every, skip_first=given.skip_first)
-        history = History(parquet=given.parquet, tensorboard=given.tensorboard)
+        history = History(parquet=given.parquet, tensorboard=given.tensorboard, find_loss=True)
         from torch.optim.optimizer import register_optimizer_step_post_hook as register
 
         options = program_arguments.options(given)
@@ -50,10 +51,9 @@ class Watch(Command):
 
         def report(made: Report, status: object) -> None:
             with made.part("print the table"):
-                alarms = len(history.alarms) or "none"
-                print(f"\n{history.table(top=given.top)}\n\n{scope.step_number} steps; alarms: {alarms}")
-                for alarm in history.alarms:
-                    print(f"  {alarm}")
+                looked = len({row.step for row in history.rows("step")})
+                print(f"\n{counted(scope.step_number, 'step')}, {looked:,} of them looked at\n{history.answer()}")
+                print(f"\n{history.table(top=given.top)}")
 
         def what() -> str:
             return f"watching {program.argv[0]}, {len(history.alarms)} alarms, steps"

@@ -152,6 +152,7 @@ def of_left_out(count: int) -> list[Unseen]:
 
 
 def counted(count: int, noun: str) -> str:
+    """ "1 run", "12 runs", "3 values of a type"."""
     first, of, rest = noun.partition(" of ")
     return f"{count:,} {first}{'s' * (count != 1)}{of}{rest}"
 

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from amanda.reports.rich_table import Column
+from amanda.reports.source_files import line_of_code
 
 
 def name_column(by: str) -> Column:
@@ -13,7 +14,7 @@ def name_column(by: str) -> Column:
     if by == "id":
         return Column("operator, module, line", _place, left=True, folds=True, field="name")
     if by in ("line", "user_line"):
-        return Column(by.replace("_", " "), lambda row: row.name or "(no line)", left=True, shortens=True, field="name")
+        return Column(by.replace("_", " "), _line, left=True, shortens=True, field="name")
     nothing = f"(no {by})"
     return Column(by, lambda row: row.name or nothing, left=True, folds=True, field="name")
 
@@ -41,6 +42,10 @@ def general_column(heading: str, field: str) -> Column:
         return "" if value is None else f"{value:.4g}"
 
     return Column(heading, cell, field=field)
+
+
+def _line(row: Any) -> str:
+    return line_of_code(row.name) or "(no line)"
 
 
 def _place(row: Any) -> str:

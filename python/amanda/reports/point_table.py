@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from amanda.reports.data_frame import data_frame, fields_of
-from amanda.reports.rich_table import Column, plain_table, terminal_width
+from amanda.reports.rich_table import Column, plain_table
 from amanda.reports.source_files import line_of_code
+from amanda.reports.terminal import terminal_width
 
 if TYPE_CHECKING:
     import pandas
@@ -137,9 +138,9 @@ def _columns(indented: bool) -> tuple[Column, ...]:
     """`indented`: a backward operator stands below its forward operator."""
     return (
         Column("runs", lambda row: str(row.runs)),
-        Column("operator", lambda row: _operator(row, indented), left=True),
-        Column("module", lambda row: row.module_path, left=True, shortens=True),
-        Column("line", lambda row: line_of_code(row.source), left=True, shortens=True),
+        Column("operator", lambda row: _operator(row, indented), left=True, decides=True),
+        Column("module", lambda row: row.module_path, left=True, shortens=True, decides=True),
+        Column("line", lambda row: line_of_code(row.source), left=True, shortens=True, decides=True),
         Column("inputs", lambda row: _tensors(row.inputs), left=True, shortens=True),
         Column(
             "outputs",

@@ -81,6 +81,11 @@ class Results(Generic[RowT, ByT]):
         columns, remarks = self._columns(by, rows), "\n".join(filter(None, self._remarks(by)))
         return rich_table(self._speaker, columns, rows, top=top, caption=remarks, summed=grouping.summed, sort=sort)
 
+    def answer(self) -> str:
+        """One or two sentences that answer what the tool is for, with evidence; "" if it has none. Commands print it above
+        its table."""
+        return ""
+
     def to_pandas(self, by: ByT | None = None) -> pandas.DataFrame:
         """`rows` as a data frame with a column for each field that the rows have in common; None is a missing value.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +18,7 @@ class Column(NamedTuple):
     folds: bool = False  # a name: where the terminal is narrow, it goes on in the next line, after a dot
     shortens: bool = False  # a name that is shortened from the left instead
     field: str = ""  # the rows' attribute that it shows
+    decides: bool = False  # for this column the table is read: narrow terminals show it
 
 
 def rich_table(
@@ -47,7 +46,7 @@ def rich_table(
 
     _check_top(speaker, top)
     table = _of_rows(columns, rows[:top], caption, box=rich.box.SIMPLE_HEAD)
-    table.keeps = (0, *(i for i, column in enumerate(columns) if sort and column.field == sort))
+    table.keeps = (*table.keeps, *(i for i, column in enumerate(columns) if sort and column.field == sort))
 
     def sums(title: str, some: Sequence[Any]) -> list[str]:
         if not summed:
@@ -69,11 +68,6 @@ def plain_table(columns: Sequence[Column], rows: Sequence[Any], caption: str = "
     return _of_rows(columns, rows, caption, box=None, padding=(0, 2))
 
 
-def terminal_width() -> int | None:
-    """The width of the terminal that print() writes to; None if it writes to something else."""
-    return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
-
-
 def _of_rows(columns: Sequence[Column], rows: Sequence[Any], caption: str, **looks: Any) -> Table:
     import rich.text  # here, as in the functions above: `import amanda` takes no other package
 
@@ -81,6 +75,8 @@ def _of_rows(columns: Sequence[Column], rows: Sequence[Any], caption: str, **loo
 
     table = Table(pad_edge=False, collapse_padding=True, **looks)
     table.caption = rich.text.Text(caption) if caption else None
+    table.keeps = (0, *(i for i, column in enumerate(columns) if column.decides))
+    table.decided = any(column.decides for column in columns)
     for column in columns:
         justify = "left" if column.left else "right"
         is_name = column.folds or column.shortens

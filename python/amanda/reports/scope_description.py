@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from amanda.reports.data_frame import data_frame, fields_of
-from amanda.reports.rich_table import Column, plain_table, terminal_width
+from amanda.reports.rich_table import Column, plain_table
 from amanda.reports.source_files import line_of_code
+from amanda.reports.terminal import terminal_width
 
 if TYPE_CHECKING:
     import pandas

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -20,10 +21,37 @@ def is_library(path: str) -> bool:
     return path.startswith(("<frozen ", standard + os.sep))
 
 
+_folder: str | None = None
+
+
+@contextlib.contextmanager
+def paths_from_here() -> Iterator[None]:
+    """In the block paths begin at the folder in which it is entered: the user's, while a program may go to others."""
+    global _folder
+    before, _folder = _folder, _working_folder()
+    try:
+        yield
+    finally:
+        _folder = before
+
+
 def line_of_code(source: str) -> str:
-    """A source line, "/home/me/model.py:12", with its path from the working directory if it is in there."""
-    here = os.getcwd() + os.sep
-    return source.removeprefix(here)
+    """A source line, "/home/me/model.py:12", as people read it: its path is from the working directory if it is in there,
+    and of an installed package from the folder of all packages."""
+    path = source.replace("\\", "/")
+    for name in _INSTALLED:
+        _, found, inside = path.rpartition(f"/{name}/")
+        if found:
+            return inside
+    here = _folder or _working_folder()
+    return source.removeprefix(os.path.join(here, "")) if here else source
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # somebody has removed it
+        return ""
 
 
 def split_line(source: str) -> tuple[str, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import html
 import io
 import re
@@ -15,8 +16,11 @@ import rich.measure
 import rich.table
 import rich.text
 
+from amanda.reports.terminal import terminal_width
+
 ELLIPSIS = "…"
-MIN_NAME_WIDTH = 16  # columns of numbers are left out before names get shorter than this
+MIN_NAME_WIDTH = 16  # columns are left out before names get shorter than this
+GOOD_NAME_WIDTH = 28  # and before this those that do not decide, in tables that know which do
 INDENT = "  "  # of a name's second line and those after it
 _UNBOUNDED = 1_000_000  # a width in which everything fits
 
@@ -86,31 +90,45 @@ class Table(rich.table.Table):  # type: ignore[misc]
 
     Attributes:
         keeps: positions of the columns that are left out last.
+        decided: whether all others may be left out for the sake of names.
     """
 
     keeps: tuple[int, ...] = (0,)
+    decided = False
 
     def __rich_console__(self, console: rich.console.Console, options: rich.console.ConsoleOptions) -> Any:
         shown, left_out = self, list[str]()
-        while len(shown.columns) > 1 and shown._least_width(console, options) > (self.width or options.max_width):
-            last = max((i for i in range(1, len(shown.columns)) if i not in shown.keeps), default=1)
+        width = self.width or options.max_width
+        while len(shown.columns) > 1:
+            last = max((i for i in range(1, len(shown.columns)) if i not in shown.keeps), default=0)
+            if shown._least_width(console, options, GOOD_NAME_WIDTH if last and self.decided else 0) <= width:
+                break
+            last = last or 1
             left_out.insert(0, _text(shown.columns[last].header))
             shown = shown._without(last)
-        if left_out:
-            note = f"no room in {options.max_width} characters for: {', '.join(left_out)}"
-            shown.caption = rich.text.Text("\n".join(filter(None, [_text(self.caption or ""), note])))
+        note = f"no room in {options.max_width} characters for: {', '.join(left_out)}" if left_out else ""
+        if shown is self:
+            shown = copy.copy(self)
+        shown.caption = None  # rich would center it, in lines of the table's width
         yield from rich.table.Table.__rich_console__(shown, console, options)
+        below = "\n".join(filter(None, [_text(self.caption or ""), note]))
+        if below:
+            yield rich.text.Text(below)
 
-    def _least_width(self, console: rich.console.Console, options: rich.console.ConsoleOptions) -> int:
-        """The width in which no number is cut, and names have what they need."""
+    def _least_width(self, console: rich.console.Console, options: rich.console.ConsoleOptions, name_width: int) -> int:
+        """The width in which no number is cut, and names have what they need, and `name_width` if they are so long."""
         unbounded = options.update(width=_UNBOUNDED)
         measured = [(column, self._measure_column(console, unbounded, column)) for column in self.columns]
-        widths = [measure.maximum if column.no_wrap else measure.minimum for column, measure in measured]
+        widths = [
+            measure.maximum if column.no_wrap else max(measure.minimum, min(measure.maximum, name_width))
+            for column, measure in measured
+        ]
         return int(sum(widths) + self._extra_width)
 
     def _without(self, position: int) -> Table:
         table = copy.copy(self)
-        table.columns = self.columns[:position] + self.columns[position + 1 :]
+        columns = self.columns[:position] + self.columns[position + 1 :]
+        table.columns = [dataclasses.replace(column, _index=i) for i, column in enumerate(columns)]
         table.keeps = tuple(kept - (kept > position) for kept in self.keeps if kept != position)
         return table
 
@@ -119,11 +137,20 @@ class Table(rich.table.Table):  # type: ignore[misc]
         return f"<amanda table: {columns}; rows: {self.row_count}>"
 
     def __str__(self) -> str:
-        return self._printed()
+        return self.text(terminal_width())
 
     def text(self, width: int | None = None) -> str:
-        """Lines of at most `width` characters, without spaces at their ends. If it is None, all names are whole."""
-        return "\n".join(map(str.rstrip, self._printed(width=width or _UNBOUNDED).splitlines()))
+        """Lines of at most `width` characters, without spaces at their ends. If it is None, each row is one line, with
+        whole names: for pipes and files."""
+        shown = self if width is not None else self._in_one_line_each()
+        return "\n".join(map(str.rstrip, shown._printed(width=width or _UNBOUNDED).splitlines()))
+
+    def _in_one_line_each(self) -> Table:
+        table = copy.copy(self)
+        table.columns = [dataclasses.replace(column) for column in self.columns]
+        for column in table.columns:
+            column._cells = [_joined(cell) for cell in column._cells]
+        return table
 
     def _printed(self, **options: Any) -> str:
         # Not Jupyter's: there, capture() adds an empty output to the cell.
@@ -158,6 +185,13 @@ _STYLES = {"bold": ' style="font-weight: bold"', "dim": ' style="opacity: 0.6"'}
 def _html_row(tag: str, cells: Any, aligned: list[str], style: str = "") -> str:
     inside = "".join(f"<{tag}{how}>{_escaped(cell)}</{tag}>" for cell, how in zip(cells, aligned, strict=True))
     return f"<tr{style}>{inside}</tr>"
+
+
+def _joined(cell: object) -> object:
+    """A cell of several lines in one."""
+    if not isinstance(cell, rich.text.Text) or "\n" not in cell.plain:
+        return cell
+    return rich.text.Text(", ".join(map(str.strip, cell.plain.split("\n"))), style=cell.style)
 
 
 def _escaped(cell: object) -> str:

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 
 import amanda
 import pytest
@@ -333,3 +334,49 @@ def test_operators_of_an_edited_line_that_do_the_same_are_no_difference(diff_of,
     done = diff_of("before.py", "after.py", "--json", "rows.json")
     assert done.returncode == (1 if names else 0), done.stdout
     assert [row["name"] for row in json.loads((tmp_path / "rows.json").read_text())] == names
+
+
+LAYERS = """
+    import torch
+    torch.manual_seed(0)
+    eps, scale = EPS, SCALE
+    layer = lambda: torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4, eps=eps))
+    net = torch.nn.ModuleDict({"layer": torch.nn.Sequential(*[layer() for _ in range(3)]), "head": torch.nn.Linear(4, 1)})
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+        def forward(self, x):
+            return self.net["head"](self.net["layer"](x)) * scale
+    print(Net()(torch.ones(2, 4) * 0.1).sum().item())
+"""
+
+
+def test_one_change_of_all_layers_is_one_row_and_the_largest_comes_first(run_python, tmp_path):
+    for name, eps, scale in (("a", "1e-12", "1"), ("b", "1e-05", "5000")):
+        code = textwrap.dedent(LAYERS).replace("EPS", eps).replace("SCALE", scale)
+        (tmp_path / f"{name}.py").write_text(code)
+    done = run_python("-m", "amanda", "diff", "a.py", "b.py")
+    assert done.returncode == 1, done.stderr
+    lines = done.stdout.splitlines()
+    answer = next(line for line in lines if line.startswith("the largest of 2 changes: "))
+    assert re.search(
+        r"other: 1 -> 5000 in aten::mul.Tensor .*\(1 operator\), which moves results by up to \S+$", answer
+    ), answer
+    assert lines[lines.index(answer) + 1].startswith("the second run went on with the reference's results: ")
+    first, second = [line for line in lines if line.startswith(" aten::")]
+    assert first.startswith(" aten::mul.Tensor")
+    assert re.match(r" aten::layer_norm +net.layer.\*.1 +eps: 1e-12 -> 1e-05 +\S+ +\S+ +3 +3 ", second), second
+
+
+def test_what_an_operator_lost_is_not_cut(run_python, tmp_path):
+    code = """
+    import torch
+    q = torch.arange(48.).reshape(1, 2, 4, 6)
+    mask = MASK
+    torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+    """
+    for name, mask in (("a", "torch.ones(1, 1, 4, 4).tril().bool()"), ("b", "None")):
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(code).replace("MASK", mask))
+    done = run_python("-m", "amanda", "diff", "a.py", "b.py")
+    assert "attn_mask: tensor bool[1, 1, 4, 4] -> None" in done.stdout

@@ -1,6 +1,7 @@
 """`amanda flops`: a program's floating point operations, against a count by hand."""
 
 import json
+import re
 import textwrap
 
 PROGRAM = """
@@ -27,10 +28,12 @@ def test_rows_sums_and_files(run_python, tmp_path):
         ["0", "4", f"{4 * FIRST / 1e6:.3f}"],
         ["2", "4", f"{6 * LAST / 1e6:.3f}"],
     ]
-    summary, uncounted = done.stdout.splitlines()[-2:]
+    start = next(i for i, line in enumerate(done.stdout.splitlines()) if " MFLOP forward, " in line)
+    summary, uncounted, most = done.stdout.splitlines()[start : start + 3]
     assert summary == f"{forward / 1e6:.3f} MFLOP forward, {backward / 1e6:.3f} MFLOP backward"
     assert uncounted.startswith("nothing was counted in (calls): aten::")
     assert "aten::relu 2" in uncounted
+    assert re.fullmatch(r"\d+% of it in [02]", most)
     rows = {row["module_path"]: row["flops"] for row in json.loads((tmp_path / "rows.json").read_text())}
     assert rows == {"": forward + backward, "0": 4 * FIRST, "2": 6 * LAST}
     assert "<title>Floating point operations: script.py</title>" in (tmp_path / "page.html").read_text()

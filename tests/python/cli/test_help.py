@@ -1,9 +1,11 @@
 """The help of every command has an example, and the example is right."""
 
 import argparse
+import re
 import shlex
 
 import pytest
+from amanda.cli import guide
 from amanda.cli.main import COMMANDS, main, parser
 
 
@@ -25,7 +27,56 @@ def test_the_example_of_the_help_is_understood(name, capsys):
     program, command, *arguments = shlex.split(text.partition(" example: ")[2])
     assert (program, command) == ("amanda", name)
     given = parser().parse_args([command, *arguments])
-    if name == "report":
+    if name in ("report", "help"):
         return  # it runs no program
     assert given.program, "the example ends with a script"
     assert not any(argument.startswith("-") for argument in given.program), "all options are the command's"
+
+
+def test_alone_it_leads_from_problems_to_commands(capsys):
+    main([])
+    printed = capsys.readouterr().out
+    commands = re.findall(r"  amanda (\w+) ", printed)
+    assert set(commands) == {command.name for command in COMMANDS} - {"help"}
+
+
+@pytest.mark.parametrize("task", guide.TASKS, ids=lambda task: task.problem)
+def test_each_command_of_the_guide_is_understood(task):
+    _, *arguments = shlex.split(task.command)
+    parser().parse_args(arguments)
+
+
+@pytest.mark.parametrize(
+    ("problem", "command"),
+    [
+        ("my loss is NaN", "nan"),
+        ("CUDA out of memory", "memory"),
+        ("memory grows every step", "memory"),
+        ("training is slow", "profile"),
+        ("which lines synchronize", "ls"),
+        ("gradients explode", "watch"),
+        ("two runs differ", "diff"),
+        ("number of FLOPs", "flops"),
+        ("print activations", "trace"),
+        ("quantization", "run"),
+    ],
+)
+def test_help_finds_the_command_for_a_problem(capsys, problem, command):
+    main(["help", *problem.split()])
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert f"  amanda {command} " in first
+
+
+def test_help_about_something_unknown_lists_all(capsys):
+    main(["help", "xyzzy"])
+    printed = capsys.readouterr().out
+    assert printed.startswith("nothing is known of 'xyzzy'; what there is:\n")
+    assert printed.count("  amanda ") == len(guide.TASKS)
+
+
+def test_a_mistake_is_one_line(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["profile", "--by", "colour", "x.py"])
+    error = capsys.readouterr().err
+    assert error.startswith("amanda profile: error: argument --by: invalid choice: 'colour' (choose from ")
+    assert error.count("\n") == 1

@@ -128,3 +128,11 @@ def test_a_name_that_no_operator_has(ls):
     message = done.stderr.splitlines()[-1]
     assert message.startswith("amanda ls: error: argument --ops: [tool] points: ")
     assert "conv2d" in message
+
+
+def test_it_begins_with_how_much_ran_and_where(run_python, tmp_path):
+    (tmp_path / "script.py").write_text("import torch\nx = torch.ones(2)\nfor _ in range(1000):\n    x.exp() + 1\n")
+    done = run_python("-m", "amanda", "ls", "script.py")
+    answer = done.stdout.splitlines()[1]
+    assert answer.startswith("operators ran at 3 places; most of them, 2, are at script.py:4; most often aten::")
+    assert answer.endswith(", 1,000 times")

@@ -1,7 +1,10 @@
 """`amanda memory`: what was in memory at the peak, and when there was no more."""
 
 import json
+import re
 import textwrap
+
+import pytest
 
 PROGRAM = """
     import torch
@@ -26,6 +29,37 @@ def test_the_peak_and_what_was_there_when_memory_ran_out(run_python, tmp_path):
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert sorted(row["bytes"] for row in rows) == [4, 1_000_000, 2_000_000]
     assert "Memory at the peak: script.py" in (tmp_path / "page.html").read_text()
+
+
+LEAK = """
+    import torch
+    model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.Tanh(), torch.nn.Linear(512, 1))
+    optimizer = torch.optim.AdamW(model.parameters())
+    losses = []
+    for _ in range(10):
+        loss = model(torch.randn(256, 64)).square().mean()
+        loss.backward(retain_graph=KEEP)
+        optimizer.step()
+        losses.append(loss)
+"""
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_it_begins_with_growth_and_with_what_keeps_what(run_python, tmp_path, keep):
+    (tmp_path / "script.py").write_text(textwrap.dedent(LEAK).replace("KEEP", str(keep)))
+    lines = run_python("-m", "amanda", "memory", "script.py").stdout.splitlines()
+    assert ("memory in use grows by " in lines[1]) == keep
+    if keep:
+        growth = re.match(
+            r"memory in use grows by (\d+) KB per step: .* after the 2nd step .* after the 10th$", lines[1]
+        )
+        saved = 256 * (64 + 512 + 1) * 4 / 1000  # what the graph of one step holds
+        assert 0.9 * saved < int(growth[1]) < 2 * saved
+        kept = r"\d+ results of aten::\w+ at script.py:7 are in memory at once, .* of a graph that the program keeps"
+        assert re.match(kept, lines[2])
+    table = "\n".join(lines)
+    assert re.search(r"cpu: \S+ \SB at the peak, \d+% of it \w+", table)
+    assert "step, exp_avg, exp_avg_sq of AdamW: 4 parameters" in table
 
 
 def test_a_page_that_cannot_be_written_is_told_before_the_program_runs(run_python, tmp_path):

@@ -43,7 +43,23 @@ def test_the_program_ends_at_the_operator(nan):
 def test_all_goes_on_to_the_end(nan):
     found = nan("--all", "script.py", "0", "0")
     assert found.returncode == 1
-    assert found.stdout.startswith("ran\n\naten::div produced the first NaN in 1 (")
+    assert found.stdout.startswith("ran\n\nNaN: 1 operator produced some")
+    assert "\n\naten::div produced the first NaN in 1 (script.py:7), forward\n" in found.stdout
+    assert found.stdout.endswith("\n  in 1 run\n")
+
+
+def test_two_operators_of_one_line_are_told_apart(run_python, tmp_path):
+    (tmp_path / "script.py").write_text("import torch\nx = torch.zeros(2)\n(x / x).sum(), (x / x).sum()\n")
+    found = run_python("-m", "amanda", "nan", "--all", "script.py").stdout
+    assert found.startswith("\nNaN: 2 operators produced some, and 2 runs of others passed it on\n")
+    assert found.count("produced the first NaN") == found.count("produced a NaN") == 1
+    assert len(set(re.findall(r"\n  in 1 run, of the operator with id (0x[0-9a-f]+)\n", found))) == 2
+
+
+def test_run_says_that_there_was_none(run_python, tmp_path):
+    (tmp_path / "script.py").write_text("import torch\ntorch.ones(2).exp()\n")
+    done = run_python("-m", "amanda", "run", "-t", "nan", "script.py")
+    assert done.stdout.endswith("\nnan\nno NaN was produced, in 2 results of 2 operators\n")
 
 
 def test_without_a_nan_it_says_how_much_was_looked_at(nan):

@@ -174,7 +174,7 @@ def test_states_of_any_form(make):
     }
     size, keepers = by(memory, "kind", "bytes", "kept_by")["optimizer state"]
     assert size == sum(storages.values())
-    assert re.match(rf"(state|prev_flat_grad) of {make.__name__}: weight", keepers)
+    assert re.match(rf"(state|prev_flat_grad)(, \w+)* of {make.__name__}: weight", keepers)
 
 
 def test_names_outlive_the_model():
@@ -185,7 +185,7 @@ def test_names_outlive_the_model():
 
     memory, _ = measured(run)
     keepers = " ".join(row.kept_by for row in memory.rows("id"))
-    for name in ("0.weight", "2.bias.grad", "exp_avg of Adam: 0.weight"):
+    for name in ("0.weight", "2.bias.grad", "exp_avg of Adam: "):
         assert name in keepers
     assert "a parameter" not in keepers
 

@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import random
+import re
 import statistics
 import threading
 import time
@@ -310,12 +311,16 @@ def test_an_unused_profile_has_an_empty_table():
     assert "total ms" in _text(Profile().table())
 
 
-def test_print_shows_a_table_as_rich_does(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
+@pytest.mark.parametrize("columns", ["20", "100"])
+def test_print_to_a_pipe_shows_a_row_in_one_line_and_all_columns(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
     x = torch.ones(2)
     profile = _profiled(lambda: torch.relu(x))
-    assert "aten::relu" in str(profile.table())
-    assert str(profile.table()) == _text(profile.table())
+    lines = str(profile.table("id")).splitlines()
+    (row,) = [line for line in lines if "aten::relu" in line]
+    assert re.match(r" ?aten::relu, test_profile.py:\d+ +1 +", row)
+    assert lines[1].split()[-2:] == ["output", "MB"]
+    assert [line for line in lines if line != line.rstrip()] == []
     assert "\x1b" not in str(profile.table())
     assert repr(profile.table()).startswith("<amanda table: op, ")
     assert repr(profile.table()).endswith("; rows: 2>")  # and the total

@@ -33,8 +33,9 @@ class CausalDiff(Differences, Watching):
     Some results cannot be replaced: those of operators that only this run has, and views. They are followed by their
     contents. An operator that reads them differs as a consequence, and is not listed.
 
-    Rows are causes in the order in which they were found, then the operators that only one run has. See `Results` for
-    `rows`, `table`, `to_pandas` and `reset`.
+    Rows by "id" (the default) are causes in the order in which they were found, then the operators that only one run
+    has. By "change" one change of many operators is one row; the largest comes first. See `Results` for `rows`, `table`,
+    `to_pandas` and `reset`.
 
     Arguments:
         record: the folder that a `Recorder` has written.
@@ -52,6 +53,10 @@ class CausalDiff(Differences, Watching):
         ValueError: the folder has no record, or one of another version, or a damaged one; a tolerance is negative.
         OSError: it cannot be read.
     """
+
+    _went_on = (
+        "the second run went on with the reference's results: what it has printed, such as its loss, follows these"
+    )
 
     def __init__(
         self,

@@ -8,19 +8,22 @@ import threading
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from amanda.toolkit.evidence import counted
 from amanda.toolkit.tables import Progress, Results
 
 from .compared import Stop
 from .comparison import Comparison
+from .folded import fold
 from .matching import Parting
 from .record import Execution, Record, Station
-from .rows import GROUPINGS, GroupBy, Row
+from .rows import GROUPINGS, LONE, GroupBy
 from .tolerances import Tolerances
 from .watching import Seen
 
 
-class Differences(Results[Row, GroupBy]):
-    """Rows are causes in the order in which they were found, then the operators that only one run has. See
+class Differences(Results[Any, GroupBy]):
+    """Rows by "id" (the default) are causes in the order in which they were found, then the operators that only one run
+    has. By "change" one change of many operators, as in all layers, is one row, and the largest comes first. See
     `amanda.reports.Results` for `rows`, `table` and `to_pandas`."""
 
     _speaker = "diff"
@@ -87,9 +90,30 @@ class Differences(Results[Row, GroupBy]):
         with self._lock:
             return self._comparison.matching.parting()
 
-    def _rows(self, by: GroupBy) -> list[Row]:
+    def answer(self) -> str:
+        """The largest change, and what the second run computed with; "" if nothing differs."""
+        changes = fold(self._rows("id"))
+        if not changes:
+            return ""
+        largest = changes[0]
+        name = largest.backward_op or largest.name
+        count = counted(largest.operators, "operator")
+        if largest.kind in LONE:
+            lone = counted(len(self._rows("id")), "operator")
+            return (
+                f"only one of the runs has, or runs so often, {lone}: first {name} at {largest.where}, {largest.kind}"
+            )
+        which = "the only change" if len(changes) == 1 else f"the largest of {len(changes):,} changes"
+        what = " ".join(filter(None, [largest.note, f"in {name}", f"at {largest.where}" if largest.where else ""]))
+        size = "" if largest.max_abs is None else f", which moves results by up to {largest.max_abs:.4g}"
+        return "\n".join(filter(None, [f"{which}: {what} ({count}){size}", self._went_on]))
+
+    _went_on: ClassVar[str] = ""  # with which values a second run went on
+
+    def _rows(self, by: GroupBy) -> list[Any]:
         with self._lock:
-            return self._comparison.rows()
+            rows = self._comparison.rows()
+        return fold(rows) if by == "change" else rows
 
     def _remarks(self, by: GroupBy) -> list[str]:
         not_compared = (f"not compared: {part}" for part in self.not_compared)

@@ -9,10 +9,12 @@ from typing import Any, Literal
 from amanda.toolkit.tables import Column, Grouping, fields_of, general_column, name_column, number_column
 
 _DIGITS = re.compile(r"\d+\.\d{7,}(e-?\d+)?")
-_WIDTH = 42  # columns: with the first two it fits into 80
 
-GroupBy = Literal["id"]
+GroupBy = Literal["id", "change"]
 Kind = Literal["operator", "input", "input not compared", "only in reference", "only in this run", "other count"]
+
+
+LONE: tuple[Kind, ...] = ("only in reference", "only in this run", "other count")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,27 +46,61 @@ class Row:
     ulps: float | None = None  # this run's
 
 
+@dataclasses.dataclass(frozen=True)
+class Folded:
+    """The operators with the same kind, type and note, with the fields that a `Row` has for one of them."""
+
+    kind: Kind
+    name: str
+    backward_op: str
+    where: str  # modules, with * for numbers in which they differ; lines, where there is no module
+    note: str
+    operators: int
+    runs: int  # of all together
+    first_run: int | None  # the earliest
+    elements: int | None  # that differ, of all together
+    max_abs: float | None
+    max_rel: float | None
+    dtype: str  # of the result that differs most
+    shape: tuple[int, ...] | None
+    reference_ulps: float | None = None
+    ulps: float | None = None
+
+
 def _what(row: Any) -> str:
     """The text of a row in a table; the note has all digits."""
     note = _DIGITS.sub(lambda found: f"{float(found[0]):.6g}", row.note)
     ulps = "" if row.ulps is None else f"{row.ulps:.3g} ulp off, reference {row.reference_ulps:.3g}"
-    text = ", ".join(filter(None, [note, ulps]))
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
+    return ", ".join(filter(None, [note, ulps]))
 
 
 def _shape(row: Any) -> str:
     return "" if row.shape is None else f"{row.dtype}{list(row.shape)}"
 
 
+def _operator(row: Any) -> str:
+    name = row.backward_op or row.name
+    return str(name) if row.kind == "operator" else f"{name} ({row.kind})"
+
+
+_RUNS = [number_column("runs", "runs"), number_column("first", "first_run"), number_column("elements", "elements")]
+_SIZES = [general_column("max abs", "max_abs"), general_column("max rel", "max_rel")]
+_RESULT = Column("result", _shape, left=True, field="shape")
 COLUMNS = [
     name_column("id"),
     Column("cause", lambda row: row.backward_op or row.kind, left=True, field="kind"),
-    Column("what", _what, left=True, field="note"),
-    number_column("runs", "runs"),
-    number_column("first", "first_run"),
-    number_column("elements", "elements"),
-    general_column("max abs", "max_abs"),
-    general_column("max rel", "max_rel"),
-    Column("result", _shape, left=True, field="shape"),
+    Column("what", _what, left=True, folds=True, field="note", decides=True),
+    *_RUNS,
+    *_SIZES,
+    _RESULT,
 ]
-GROUPINGS = {"id": Grouping(COLUMNS, fields_of(Row))}
+FOLDED_COLUMNS = [
+    Column("operator", _operator, left=True, folds=True, field="name"),
+    Column("where", lambda row: row.where, left=True, folds=True, field="where", decides=True),
+    Column("what", _what, left=True, folds=True, field="note", decides=True),
+    *_SIZES,
+    number_column("operators", "operators"),
+    *_RUNS,
+    _RESULT,
+]
+GROUPINGS = {"id": Grouping(COLUMNS, fields_of(Row)), "change": Grouping(FOLDED_COLUMNS, fields_of(Folded))}

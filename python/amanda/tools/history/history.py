@@ -15,9 +15,11 @@ from amanda.tools.gradients import GradientStatistics
 from amanda.tools.statistics import OpStatistics
 
 from .alarms import GRADIENT_NORM, Alarm, Detectors, HistoryWarning, Limits
+from .answer import answer_of
 from .arguments import checked_keep, checked_limits, checked_tools
 from .dead_units import DeadUnits
 from .files import Files
+from .loss import loss_of
 from .loss_scales import LossScales
 from .parameters import ParameterGradients, Updates, Watched, norms_of
 from .rows import GROUPINGS, GroupBy, Row, StepValues, rows_of
@@ -66,6 +68,8 @@ class History(Results[Row, GroupBy], StepTool):
         on_alarm: called with each `Alarm`. By default, there is a `HistoryWarning` for the alarms of a step.
         keep: the number of active steps that are kept in memory.
         flush_seconds: files are written each time that so many seconds have passed, and when the scope is left.
+        find_loss: adds a series "loss", for programs that do not `log` one: the result with one element at which the
+            step's first backward pass began, without the factor of a GradScaler.
 
     Raises:
         TypeError: one of the tools has no results, or an argument has the wrong type.
@@ -89,6 +93,7 @@ class History(Results[Row, GroupBy], StepTool):
         on_alarm: Callable[[Alarm], object] | None = None,
         keep: int = 1000,
         flush_seconds: float = FLUSH_SECONDS,
+        find_loss: bool = False,
     ) -> None:
         super().__init__("history")
         self._tools = checked_tools([OpStatistics(), GradientStatistics()] if tools is None else tools)
@@ -100,6 +105,7 @@ class History(Results[Row, GroupBy], StepTool):
             raise TypeError(f"[history] on_alarm= is a function of an alarm, got {on_alarm!r}")
         self._limits, self._on_alarm = limits, on_alarm
         self._keep, self._flush_seconds = checked_keep(keep), flush_seconds
+        self._finds_loss = bool(find_loss)
         self._skips = Skips("history")
         self._watched = Watched()
         self._updates = Updates(self._watched, self._skips)
@@ -254,6 +260,8 @@ class History(Results[Row, GroupBy], StepTool):
         if any(scale is not None for scale in scales):
             points += norms_of(scaled, f"scaled_{GRADIENT_NORM}")
         points += [(scalar(name), sum(values) / len(values)) for name, values in self._scalars.items()]
+        if self._finds_loss and "loss" not in self._scalars:
+            points += [(scalar("loss"), value) for value in loss_of(found, self._loss_scales.common)]
         alarms: list[Alarm] = []
         if self._detectors is not None and self._dead is not None:
             computed = [point for point in points if point[0].op_id is None or point[0].op_id not in self._views]
@@ -311,6 +319,10 @@ class History(Results[Row, GroupBy], StepTool):
         with self._lock:
             steps = list(self._steps)
         return rows_of(steps, by)
+
+    def answer(self) -> str:
+        """The loss, the norm of all gradients, the ratios of updates, and the alarms, in a line each."""
+        return answer_of(self.rows(), self.alarms)
 
     def _remarks(self, by: GroupBy) -> list[str]:
         return [self._skips.caption(), *(f"alarm: {alarm}" for alarm in self.alarms[:MOST_TOLD])]

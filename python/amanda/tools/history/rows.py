@@ -5,7 +5,7 @@ from __future__ import annotations
 import array
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from amanda.toolkit.tables import Column, Grouping, fields_of, general_column, number_column
@@ -73,12 +73,44 @@ def rows_of(steps: Sequence[StepValues], by: GroupBy) -> list[Row]:
     for step in steps:
         for series, value in zip(step.series, step.values, strict=True):
             values.setdefault(series, []).append(value)
-    return [Row.of(series, None, of_series) for series, of_series in values.items()]
+    places = {name: place for place, name in enumerate(dict.fromkeys(series.name for series in values))}
+    rows = (Row.of(series, None, of_series) for series, of_series in values.items())
+    return sorted(rows, key=_order(len(steps), places))
+
+
+def _order(steps: int, places: Mapping[str, int]) -> Callable[[Row], tuple[int, ...]]:
+    """Puts first what is asked for first: losses, gradients, updates; last, what ran once, as the making of a model.
+
+    Arguments:
+        places: of parameters and operators among the others, by name.
+    """
+
+    def place(row: Row) -> tuple[int, ...]:
+        if row.tool == "scalars":
+            return (0, "loss" not in row.name.lower())
+        if row.tool == "parameters" and row.quantity in _FIRST:
+            return (1, places[row.name])
+        once = row.steps == 1 < steps
+        return (5 if once else 2 if row.tool == "parameters" else 3 if row.module_path else 4,)
+
+    return place
+
+
+def _quantity(row: Row) -> str:
+    if row.tool == "scalars":
+        return ""
+    return row.quantity if row.tool == "parameters" else f"{row.tool} {row.quantity}"
+
+
+_FIRST = ("gradient_norm", "update_ratio")  # of parameters
 
 
 _LABEL = Column("series", lambda row: str(row.label), left=True, folds=True, field="label")
-_QUANTITY = Column("quantity", lambda row: f"{row.tool} {row.quantity}", left=True, field="quantity")
-_FIGURES = [general_column(*pair) for pair in (("first", "first"), ("last", "value"), ("min", "min"), ("max", "max"))]
+_QUANTITY = Column("quantity", lambda row: _quantity(row), left=True, field="quantity")
+_FIGURES = [
+    general_column(heading, field)._replace(decides=heading in ("first", "last"))
+    for heading, field in (("first", "first"), ("last", "value"), ("min", "min"), ("max", "max"))
+]
 GROUPINGS = {
     "series": Grouping(
         [_LABEL, _QUANTITY, number_column("steps", "steps"), *_FIGURES],

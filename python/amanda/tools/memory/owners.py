@@ -23,13 +23,15 @@ class Owned(NamedTuple):
 
 
 class Watch:
-    """Calls `note` with the tensors that optimizers hold, around each of their steps, until `remove`."""
+    """Calls `note` with the tensors that optimizers hold, around each of their steps, and `on_step` after it, until
+    `remove`."""
 
-    def __init__(self, note: Callable[[Iterator[Owned]], None]) -> None:
+    def __init__(self, note: Callable[[Iterator[Owned]], None], on_step: Callable[[], None]) -> None:
         self._names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}  # by the parameter's address
         self._hooks = [
             register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: note(self._parameters_of(optimizer))),
             register_optimizer_step_post_hook(lambda optimizer, args, kwargs: note(self._states_of(optimizer))),
+            register_optimizer_step_post_hook(lambda optimizer, args, kwargs: on_step()),
         ]
 
     def remove(self) -> None:

@@ -12,7 +12,9 @@ from amanda import Error, OpContext, Tool
 from amanda.toolkit import NativeRoutine, Place, Results, Skips, chrome_trace, eager_only, locks, native
 from amanda.toolkit.figures import Curve
 
-from .rows import GROUPINGS, GroupBy, Held, Kind, Row, rows_of
+from .answer import answer_of
+from .growth import Growth
+from .rows import GRAPHS, GROUPINGS, GroupBy, Held, Kind, Row, rows_of
 from .snapshot import MemorySnapshot
 
 if TYPE_CHECKING:
@@ -92,6 +94,7 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         self._recorder: Any = None
         self._watch: Any = None  # of optimizers, while a thread is in a scope
         self._at_error: MemorySnapshot | None = None
+        self._growth = Growth()
         self.add_inst_for_op(self._analyze)
         self.add_inst_for_op(self._analyze_backward, backward=True)
 
@@ -112,7 +115,7 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         with self._lock:
             self._at_error = None
             if self._watch is None:
-                self._watch = owners.Watch(self._note)
+                self._watch = owners.Watch(self._note, self._on_step)
 
     def on_exit(self, error: BaseException | None) -> None:
         running = self._recorder.running()
@@ -121,8 +124,9 @@ class PeakMemory(Results[Row, GroupBy], Tool):
             if self._watch is not None and self._recorder.listeners() == 0:
                 self._watch.remove()
                 self._watch = None
-        from . import owners
+        from . import graphs, owners
 
+        self._note(graphs.saved_by(owners.tensors()))  # first: parameters, too, are saved
         self._note(owners.modules(self._model))
         if error is not None and _is_out_of_memory(error):
             asked = str(self._sites[running]) if running >= 0 else "the program"
@@ -156,6 +160,9 @@ class PeakMemory(Results[Row, GroupBy], Tool):
             if number == len(self._sites):
                 self._sites.append(_Site(Place.of(context), node.__name__ if node is not None else ""))
             return number
+
+    def _on_step(self) -> None:
+        self._growth.add(sum(live for _, _, live, *_ in self._devices()))
 
     def _note(self, owned: Iterable[Owned]) -> None:
         for one in owned:
@@ -232,6 +239,7 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         if self._recorder is not None:
             self._recorder.reset()
         self._skips.reset()
+        self._growth = Growth()
         self._at_error = None
 
     def _devices(self) -> list[tuple[str, int, int, int, int, int]]:
@@ -239,6 +247,9 @@ class PeakMemory(Results[Row, GroupBy], Tool):
 
     def _rows(self, by: GroupBy) -> list[Row]:
         return rows_of(self._held(at_peak=True), by)
+
+    def answer(self) -> str:
+        return answer_of(self._held(at_peak=True), self.peak_bytes, self._growth)
 
     def _remarks(self, by: GroupBy) -> list[str]:
         peaks = [f"{device}: {peak / 1e6:.3f} MB at the peak" for device, peak in self.peak_bytes.items()]
@@ -257,7 +268,10 @@ class PeakMemory(Results[Row, GroupBy], Tool):
     def _held_by(self, block: _Block, device: str, marks: Sequence[tuple[Kind, str, str]]) -> Held:
         place = self._sites[block.made_by].place if block.made_by >= 0 else OUTSIDE
         kind, kept_by = self._kind(block, marks)
-        return Held(place.name, place.op_id, place.module_path, place.source, kind, device, block.bytes, kept_by)
+        is_kept = kind == "other" or kept_by.endswith(GRAPHS)
+        return Held(
+            place.name, place.op_id, place.module_path, place.source, kind, device, block.bytes, kept_by, is_kept
+        )
 
     def _kind(self, block: _Block, marks: Sequence[tuple[Kind, str, str]]) -> tuple[Kind, str]:
         """The kind of a block, and what kept it. See `Row`."""

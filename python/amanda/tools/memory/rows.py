@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
+from amanda.toolkit.answers import pattern_of
 from amanda.toolkit.tables import Column, Grouping, fields_of, name_column, number_column, percentage_column
 
 GroupBy = Literal["kind", "id", "op", "module", "line"]
 Kind = Literal["parameter", "buffer", "gradient", "optimizer state", "saved activation", "temporary", "other"]
 MOST_KEEPERS = 2  # named in a row
+GRAPHS = "a graph that the program keeps"  # the keeper of what is saved in one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +22,8 @@ class Row:
 
     *Kinds*: "parameter", "buffer", "gradient" and "optimizer state" are tensors of modules and optimizers. A "saved
     activation" was made in the forward pass and freed in a backward pass. "temporary" was made in a backward pass, or
-    freed by an operator. "other" is what the program holds itself, or what still exists.
+    freed by an operator. "other" is what the program holds itself, or what still exists. A "saved activation"
+    is also in a graph of autograd that still exists when the scope is left.
     """
 
     name: str  # "aten::linear", a module path, a line; by "kind" the kind; "" outside operators and modules
@@ -47,6 +50,7 @@ class Held:
     device: str
     bytes: int
     kept_by: str
+    is_kept: bool = False  # by the program, or by a graph that it keeps: no operator has freed it
 
 
 def rows_of(held: Sequence[Held], by: GroupBy) -> list[Row]:
@@ -62,8 +66,6 @@ def rows_of(held: Sequence[Held], by: GroupBy) -> list[Row]:
 
 def _row(by: GroupBy, group: Sequence[Held], total: int) -> Row:
     first, size = group[0], sum(block.bytes for block in group)
-    keepers = list(dict.fromkeys(block.kept_by for block in group if block.kept_by))
-    more = f" and {len(keepers) - MOST_KEEPERS} more" if len(keepers) > MOST_KEEPERS else ""
     name = {"kind": first.kind, "module": first.module_path, "line": first.source}.get(by, first.name)
     return Row(
         name,
@@ -72,11 +74,40 @@ def _row(by: GroupBy, group: Sequence[Held], total: int) -> Row:
         size,
         len(group),
         size / total if total else 0.0,
-        ", ".join(keepers[:MOST_KEEPERS]) + more,
+        keepers(block.kept_by for block in group),
         op_id=first.op_id if by == "id" else None,
         module_path=first.module_path if by in ("id", "module") else "",
         source=first.source if by in ("id", "line") else "",
     )
+
+
+def keepers(of_blocks: Iterable[str]) -> str:
+    """The keepers of some blocks, in few words: "step, exp_avg, exp_avg_sq of AdamW: 57 parameters"."""
+    known = list(dict.fromkeys(filter(None, of_blocks)))
+    states: dict[str, dict[str, None]] = {}  # by optimizer
+    parameters: dict[str, None] = {}
+    others = []
+    for one in known:
+        what, colon, parameter = one.partition(": ")
+        state, of, optimizer = what.partition(" of ")
+        if colon and of:
+            states.setdefault(optimizer, {})[state] = None
+            parameters[parameter] = None
+        else:
+            others.append(one)
+    whose = next(iter(parameters)) if len(parameters) == 1 else f"{len(parameters)} parameters"
+    told = [f"{', '.join(names)} of {optimizer}: {whose}" for optimizer, names in states.items()]
+    return ", ".join([*told, *_listed(others)])
+
+
+def _listed(names: Sequence[str]) -> list[str]:
+    """A few names; parameters of layers that differ in their numbers as one."""
+    if len(names) <= MOST_KEEPERS:
+        return list(names)
+    patterns = list(dict.fromkeys(map(pattern_of, names)))
+    if len(patterns) <= MOST_KEEPERS:
+        return [f"{', '.join(patterns)} ({len(names)})"]
+    return [f"{', '.join(patterns[:MOST_KEEPERS])} and {len(patterns) - MOST_KEEPERS} more"]
 
 
 _KEYS: dict[str, Callable[[Held], tuple[object, ...]]] = {
@@ -97,11 +128,11 @@ def sum_of(rows: Sequence[Row]) -> Row:
 
 _KIND = Column("kind", lambda row: row.kind, left=True, field="kind")
 _VALUES = (
-    number_column("MB", "bytes", 1e6, 3),
+    number_column("MB", "bytes", 1e6, 3)._replace(decides=True),
     percentage_column("share", "share"),
     number_column("blocks", "blocks"),
     Column("device", lambda row: row.device, left=True, field="device"),
-    Column("kept by", lambda row: row.kept_by, left=True, folds=True, field="kept_by"),
+    Column("kept by", lambda row: row.kept_by, left=True, folds=True, field="kept_by", decides=True),
 )
 GROUPINGS: Mapping[str, Grouping] = {
     "kind": Grouping(

@@ -7,6 +7,8 @@ import linecache
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from amanda.toolkit.frames import line_of_code
+
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
@@ -67,9 +69,13 @@ class Finding:
         return linecache.getline(path, int(number)).strip() if number.isdigit() else ""
 
     def __str__(self) -> str:
+        return self.told()
+
+    def told(self, *, first: bool = True) -> str:
+        """The text of the finding, in several lines. `first`: it is the first of the program."""
         operator = f"{self.backward_op} of {self.name}" if self.backward_op else self.name
         what = "NaN" if any(output.nans for output in self.outputs) or not _read(self.outputs) else "infinity"
-        where = f"{f' in {self.module_path}' if self.module_path else ''} ({self.source}), {self.phase}"
+        where = f"{f' in {self.module_path}' if self.module_path else ''} ({line_of_code(self.source)}), {self.phase}"
         if self.kind == "produced":
             head = f"{operator} produced the first {what}{where}"
         elif self.kind == "unread":
@@ -81,6 +87,8 @@ class Finding:
             parameter = f"parameter {self.parameter!r}" if self.parameter else ""
             held = ", ".join(filter(None, (parameter, self.memory))) or "an input that no operator seen here produced"
             head = f"the first {what} was in {held}; {operator} passed it on{where}"
+        if not first:
+            head = head.replace("the first", "an" if what == "infinity" else "a", 1)
         lines = [head, *([f"  {self.line}"] if self.line else [])]
         lines += [f"  {operand}" for operand in (*self.outputs, *self.inputs)]
         lines += [f"  an infinity before it: {self.infinity}"] if self.infinity else []

@@ -13,6 +13,7 @@ from amanda.toolkit.arguments import check_choice
 from amanda.toolkit.schemas import MOVES_GRADIENTS, Sides
 
 from .allowed import Allowed
+from .answer import answer_of
 from .finding import Finding, NonfiniteError, NonfiniteWarning, Operand, flattened
 from .graphs import GraphOperators
 from .leaves import LeafGradients
@@ -102,6 +103,15 @@ class NaNSentinel(Tool):
     def runs(self, finding: Finding) -> int:
         """The number of runs of that operator that produced some."""
         return self._ledger.runs(finding)
+
+    def answer(self, *, ended_well: bool = True) -> str:
+        """How many operators produced some; or that none did, and how much was looked at.
+
+        Arguments:
+            ended_well: the program did not fail.
+        """
+        what = "NaN or infinity" if self.inf else "NaN"
+        return answer_of(what, self.findings(), self.propagated, self.evidence(), ended_well=ended_well)
 
     @property
     def propagated(self) -> int:

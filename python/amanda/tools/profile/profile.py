@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from amanda import OpContext, Tool
@@ -16,6 +16,7 @@ from amanda.toolkit.figures import Section
 from amanda.toolkit.native import NativeRoutine, natively, tools
 
 from . import figures, trace
+from .answer import answer_of
 from .rows import (
     BOTH_COLUMNS,
     BOTH_LISTING_COLUMNS,
@@ -187,14 +188,46 @@ class Profile(TellsSkips, AnnotatedResults[Row, GroupBy], Tool):
         self._recorder.reset()
         self._skips.reset()
 
+    def inside(self, line: str, by: GroupBy = "line") -> list[Row]:
+        """The rows of the operators that a line of the program called, itself or in libraries, the longest time first.
+
+        Arguments:
+            line: a name of a row by "user_line".
+            by: as in `rows`.
+
+        Raises:
+            ValueError: there is no such grouping.
+        """
+        return self._rows_of(self._checked(by), lambda site: site.user_line == line)
+
+    def answer(self) -> str:
+        lines = self.rows("user_line")
+        first = lines[0].name if lines else ""
+        return answer_of(lines, self.inside(first, "id"), self.inside(first))
+
+    def spans(self, thread: int) -> list[tuple[int, int]]:
+        """The begin and the end of each kept run of an operator on this thread, in order, in nanoseconds of
+        `time.perf_counter_ns`; `dropped_events` says whether there were more.
+
+        Arguments:
+            thread: as `threading.get_native_id` gives it.
+        """
+        events, *_ = self._recorder.trace()
+        return sorted((start, start + duration) for _, of, start, duration, _ in events if of == thread)
+
     def _rows(self, by: GroupBy) -> list[Row]:
+        return self._rows_of(by, lambda site: True)
+
+    def _rows_of(self, by: GroupBy, counts: Callable[[Site], bool]) -> list[Row]:
         groups: dict[Place, list[Measured]] = {}
         recorded, all_ns = self._recorder.rows(), 0
         for number, count, total_ns, buckets, output_bytes in recorded:
             site = self._sites[number]
+            all_ns += total_ns
+            if not counts(site):
+                continue
             measured = Measured(bool(site.backward_op), Durations(count, total_ns, dict(buckets)), output_bytes)
             groups.setdefault(site.group(by), []).append(measured)
-            all_ns += total_ns
         found = [row_of(place, group, all_ns) for place, group in groups.items()]
         return sorted(found, key=lambda row: -row.total_ns)
 

@@ -101,7 +101,8 @@ def costs_of(rows: Sequence[Row], backward: bool) -> str:
 
 
 _CALLS, _OUTPUT = number_column("calls", "calls"), number_column("output MB", "output_bytes", 1e6, 2)
-_TOTAL, _SHARE = number_column("total ms", "total_ns", 1e6, 2), percentage_column("share", "share")
+_TOTAL = number_column("total ms", "total_ns", 1e6, 2)._replace(decides=True)
+_SHARE = percentage_column("share", "share")._replace(decides=True)
 _BOTH = (number_column("forward ms", "forward_ns", 1e6, 2), number_column("backward ms", "backward_ns", 1e6, 2))
 _GRADIENT = number_column("gradient MB", "backward_bytes", 1e6, 2)
 

@@ -1,0 +1,123 @@
+"""From a problem, in the words of users, to a command: what `amanda` alone and `amanda help` print."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from amanda.cli.command import Command, Job
+
+_WORD = re.compile(r"[a-z0-9]+")
+_LEAST = 4  # letters: shorter words have to be the same, others to begin alike
+
+
+class Task(NamedTuple):
+    """A problem, and the command for it."""
+
+    problem: str
+    command: str
+    words: str  # that users have for it
+
+
+TASKS = (
+    Task("a NaN or an infinity: who made it?", "amanda nan train.py", "nan inf infinite overflow nonfinite loss gradient"),
+    Task("training is slow: which line?", "amanda profile train.py", "slow time speed fast bottleneck line profile step"),
+    Task("backward is slow: whose?", "amanda profile --backward train.py", "slow backward gradient time"),
+    Task("out of memory, or it grows", "amanda memory train.py", "memory oom leak grows ram cuda keeps peak"),
+    Task("two runs differ: where do they begin to?", "amanda diff before.py after.py",
+         "diff different differ change changed refactoring version reproduce seed mismatch compare port"),
+    Task("training goes wrong: since when?", "amanda watch train.py",
+         "loss diverges diverge vanishing exploding gradient norm dead relu learn learning update watch explodes"),
+    Task("which operators run, and where?", "amanda ls train.py", "operators operator ops list graph layers shapes runs"),
+    Task("which lines wait for the device?", "amanda ls --ops item,nonzero,is_nonzero train.py",
+         "synchronize sync wait waits device cuda item gpu"),
+    Task("how many operations does it take?", "amanda flops train.py", "flops macs operations cost count compute"),
+    Task("a value that I want to see", "amanda trace -e 'linear: output.abs().max()' train.py",
+         "value values print activation activations output input look trace max mean"),
+    Task("prune, quantize, or other tools", "amanda run -t 'magnitude_pruning(sparsity=0.9)' train.py",
+         "prune pruning quantize quantization tool tools sparsity run several"),
+    Task("several ranks, or a saved run", "amanda report results", "rank ranks distributed page html report saved"),
+    Task("does Amanda work here?", "amanda doctor train.py", "install installed doctor works work environment version"),
+)  # fmt: skip
+
+
+def guide(tasks: Sequence[Task] = TASKS) -> str:
+    """The problems, each with its command."""
+    width = max(len(task.problem) for task in tasks)
+    return "\n".join(f"  {task.problem:{width}}  {task.command}" for task in tasks)
+
+
+def start_page() -> str:
+    """What `amanda` alone prints."""
+    return (
+        "Amanda runs your script unchanged, under tools that look into its neural networks. What is the problem?\n\n"
+        f"{guide()}\n\n"
+        "amanda help WORDS, as in: amanda help my loss is nan\n"
+        "amanda COMMAND --help lists the options of a command"
+    )
+
+
+def matching(words: Sequence[str]) -> list[Task]:
+    """The tasks whose words these are, the best first."""
+    asked = set(_WORD.findall(" ".join(words).lower())) - _COMMON
+    known = {task: set(_WORD.findall(f"{task.words} {task.problem}".lower())) - _COMMON for task in TASKS}
+    scores = {task: sum(any(_alike(one, other) for other in of) for one in asked) for task, of in known.items()}
+    best = max(scores.values())
+    return [task for task, score in scores.items() if score == best] if best else []
+
+
+_COMMON = {
+    "a",
+    "or",
+    "an",
+    "it",
+    "is",
+    "the",
+    "does",
+    "do",
+    "to",
+    "i",
+    "that",
+    "how",
+    "who",
+    "which",
+    "and",
+    "where",
+    "of",
+    "my",
+    "in",
+}
+
+
+def _alike(one: str, other: str) -> bool:
+    if min(len(one), len(other)) < _LEAST:
+        return one == other
+    return one.startswith(other) or other.startswith(one)
+
+
+class Help(Command):
+    """`amanda help`."""
+
+    name = "help"
+    help = "from a problem, in your words, to a command"
+    description = "Prints the commands for a problem; without words, for all that it knows."
+    example = "amanda help out of memory"
+    takes_program = False
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("words", nargs="*", help="the problem: my loss is nan")
+
+    def begin(self, given: argparse.Namespace) -> Job:
+        """Prints the answer."""
+        found = matching(given.words)
+        if not given.words:
+            text = start_page()
+        elif found:
+            text = f"{guide(found)}\n\n" + "\n".join(
+                f"amanda {name} --help" for name in dict.fromkeys(task.command.split()[1] for task in found)
+            )
+        else:
+            text = f"nothing is known of {' '.join(given.words)!r}; what there is:\n\n{guide()}"
+        return lambda: print(text)

@@ -1,0 +1,38 @@
+"""The answer of NaNSentinel: what was found, or that nothing was, and in how much."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+
+from amanda import Evidence
+from amanda.toolkit.evidence import counted
+
+from .finding import Finding
+
+_KINDS = {
+    "produced": "produced some",
+    "given": "got some that no operator seen here produced",
+    "unread": "had some, and was given what no tool can read",
+}
+
+
+def answer_of(
+    what: str, findings: Sequence[Finding], propagated: int, evidence: Evidence, *, ended_well: bool = True
+) -> str:
+    """`what`: "NaN", or "NaN or infinity"; `ended_well`: the program did."""
+    if not findings:
+        return _nothing(what, evidence, ended_well)
+    kinds: collections.Counter[str] = collections.Counter(finding.kind for finding in findings)
+    parts = [f"{counted(kinds[kind], 'operator')} {words}" for kind, words in _KINDS.items() if kinds[kind]]
+    passed = f", and {counted(propagated, 'run')} of others passed it on" if propagated else ""
+    missing = kinds["unread"] and not evidence.is_complete
+    return f"{what}: {', '.join(parts)}{passed}{f'; not looked at: {evidence.not_looked_at}' if missing else ''}"
+
+
+def _nothing(what: str, evidence: Evidence, ended_well: bool) -> str:
+    """Says that nothing was found, in other words where something was not looked at."""
+    until = "" if ended_well else " until the program failed"
+    if evidence.is_complete:
+        return f"no {what} was produced{until}, in {evidence.looked_at}"
+    return f"no {what} was found{until} in {evidence.looked_at}; not looked at: {evidence.not_looked_at}"
