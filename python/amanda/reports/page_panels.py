@@ -60,7 +60,7 @@ def part_of(section: Section, rank: int | None) -> Part:
 
 
 def panels_of(parts: Sequence[Part]) -> list[Panel]:
-    """The panels of a page. If there are many, the first chart, source code and table are open."""
+    """The panels of a page. If there are many, the first texts, chart, source code and table are open."""
     groups = [list(group) for _, group in itertools.groupby(parts, lambda part: part.group)]
     panels: list[Panel] = []
     opened: set[str] = set()
@@ -68,7 +68,8 @@ def panels_of(parts: Sequence[Part]) -> list[Panel]:
         id_ = f"p{len(panels)}"
         sections = [part.shown | {"id": f"{id_}s{number}", "tab": part.tab} for number, part in enumerate(group)]
         kind = group[0].shown["kind"]
-        is_open = len(groups) <= _FEW or (kind != "text" and kind not in opened)
+        is_first = opened <= {"text"} if kind == "text" else kind not in opened  # texts: the answers, above all else
+        is_open = len(groups) <= _FEW or is_first
         opened.add(kind)
         title = group[0].group_title if len(group) > 1 else group[0].heading
         panels.append(Panel(id_, title, group[0].rank, sections, is_open))

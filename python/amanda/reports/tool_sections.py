@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from amanda.reports.results import Results
-from amanda.reports.sections import MOST_ROWS, Section, Table, table_of
+from amanda.reports.sections import MOST_ROWS, Section, Table, Text, table_of
 
 
 def sections_of(name: str, tool: Results[Any, Any]) -> list[Section]:
-    """The figures of a tool, then a table for each of its groupings. `name` is in front of their headings."""
+    """The answer and the figures of a tool, then a table for each of its groupings. `name` is in front of their headings."""
+    answer = tool.answer()
+    answers = [Text("answer", answer).under(name)] if answer else []
     figures = [figure.under(name) for figure in tool.figures()]
-    return [*figures, *(table_of_tool(f"{name} by {by}", tool, by) for by in tool.groupings())]
+    return [*answers, *figures, *(table_of_tool(f"{name} by {by}", tool, by) for by in tool.groupings())]
 
 
 def table_of_tool(heading: str, tool: Results[Any, Any], by: str) -> Table:

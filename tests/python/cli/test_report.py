@@ -72,7 +72,11 @@ def test_a_page_has_all_that_the_tools_show(write_run, report, tools):
         assert text in page
     expected = [section.as_json() for name, tool in tools.items() for section in sections_of(name, tool)]
     assert sorted(headings(page)) == sorted([*(section["heading"] for section in expected), "environment"])
-    assert headings(page)[:2] == ["profile: time of modules and their operators", "profile: operators over time"]
+    assert headings(page)[:3] == [
+        "profile: answer",
+        "profile: time of modules and their operators",
+        "profile: operators over time",
+    ]
     for section in expected:
         if section["kind"] == "table":
             fields = tables(page)[section["heading"]]

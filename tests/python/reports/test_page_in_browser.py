@@ -322,7 +322,12 @@ def test_the_page_of_a_real_run(real_page, width, tmp_path):
     found, complaints, addresses = visit(page, REAL, tmp_path, width)
     assert (complaints, addresses) == ([], [])
     panels = [
-        *("profile: time of modules and their operators", "profile: operators over time"),
+        *(
+            "profile: answer",
+            "memory: answer",
+            "profile: time of modules and their operators",
+            "profile: operators over time",
+        ),
         *(
             "memory: cpu in use over time",
             "source code",
@@ -333,7 +338,7 @@ def test_the_page_of_a_real_run(real_page, width, tmp_path):
         ),
     ]
     assert found["headings"] == found["contents"] == panels
-    assert found["open"] == [panels[0], "source code", "profile"]
+    assert found["open"] == [*panels[:3], "source code", "profile"]
     high, wide = found["heights"]
     assert high < 2 * 1080, "two screens"
     assert wide <= width, "nothing sticks out"
