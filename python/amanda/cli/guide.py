@@ -50,7 +50,7 @@ def guide(tasks: Sequence[Task] = TASKS) -> str:
 
 
 def start_page() -> str:
-    """What `amanda` alone prints."""
+    """The text of `amanda` alone."""
     return (
         "Amanda runs your script unchanged, under tools that look into its neural networks. What is the problem?\n\n"
         f"{guide()}\n\n"

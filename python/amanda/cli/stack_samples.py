@@ -108,7 +108,7 @@ class _Activity:
         self._clock = time.pthread_getcpuclockid(thread) if hasattr(time, "pthread_getcpuclockid") else None
 
     def seconds(self) -> float | None:
-        """None where the system does not tell."""
+        """None where the system does not measure it."""
         try:
             with open(self._file, "rb") as file:
                 ran, waited, *_ = map(int, file.read().split())
@@ -118,7 +118,7 @@ class _Activity:
 
 
 def _what(frame: FrameType, waits: bool) -> tuple[str, str]:
-    """What the program does, as the innermost frame that tells it says; and the innermost line of the program."""
+    """The part of the time that the innermost known frame stands for, and the innermost line of the program."""
     what, line = _OWN if frame.f_code.co_filename.startswith(_OURS) else "", ""
     for each in outwards(frame):
         path, name = each.f_code.co_filename, each.f_code.co_name

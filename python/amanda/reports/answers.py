@@ -11,7 +11,7 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def percent(share: float) -> str:
-    """A share, 0 to 1: "93%". What is not all is not called 100%, and what is something not 0%."""
+    """A share, 0 to 1: "93%". Only all is 100%, and only nothing is 0%."""
     if 0 < share < 0.01:
         return "less than 1%"
     return "over 99%" if 0.99 < share < 1 else f"{share:.0%}"

@@ -22,6 +22,7 @@ from amanda.research.pruning import (
     TilewisePruning,
 )
 from amanda.research.rematerialization import Rematerialization
+from amanda.toolkit.frames import line_of_code
 from amanda.toolkit.loss_scaling import LossScaling
 from amanda.toolkit.optimizer_phase import OptimizerPhase
 from amanda.tools.capture import Capture, Patch
@@ -227,7 +228,7 @@ def test_tables_and_frames_have_the_rows(name, by):
     names = [str(cell) for cell in table.columns[0].cells][: len(rows)]
     assert len(names) == len(rows)
     for text, row in zip(names, rows, strict=True):
-        assert text.startswith(row.name) or text.startswith("(")
+        assert text.startswith(line_of_code(row.name)) or text.startswith("(")
 
 
 @each_grouping

@@ -15,7 +15,7 @@ MOST_NODES = 1_000_000
 
 
 def saved_by(results: Sequence[torch.Tensor]) -> Iterator[Owned]:
-    """What the graphs of these results hold, as it is: hooks that unpack a tensor are not called.
+    """The tensors that the graphs of these results hold, as they are: hooks that unpack a tensor are not called.
 
     A node frees what it has saved when a backward pass has run through it, unless the program asked to retain it.
     """
