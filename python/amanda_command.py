@@ -31,7 +31,7 @@ def _version(folder: str) -> str:
 
 
 def _installation() -> str:
-    """What can be said without the package, as the first lines of `amanda doctor`."""
+    """The first lines of `amanda doctor`, as far as they are known without the package."""
     folder = os.path.dirname(__file__)
     found = [
         ("amanda", f"{_version(folder)}, in {folder}; it cannot be imported"),

@@ -9,7 +9,7 @@ from amanda.reports.sections import MOST_ROWS, Section, Table, Text, table_of
 
 
 def sections_of(name: str, tool: Results[Any, Any]) -> list[Section]:
-    """The answer and the figures of a tool, then a table for each of its groupings. `name` is in front of their headings."""
+    """The answer and the figures of a tool, then a table for each of its groupings. Headings begin with `name`."""
     answer = tool.answer()
     answers = [Text("answer", answer).under(name)] if answer else []
     figures = [figure.under(name) for figure in tool.figures()]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Metadata(NamedTuple):
-    """Of a torch that pip or conda has installed."""
+    """The metadata of a torch that pip or conda has installed."""
 
     version: str  #: as "2.13.0+cpu"
     folder: str  #: in which its package is
@@ -79,7 +79,7 @@ def _why(error: Exception, torch_folder: str) -> str:
 
 
 def metadata(folders: Sequence[str] | None = None) -> Iterator[Metadata]:
-    """What is known of the torches in these folders, by default in those where Python looks."""
+    """The torches in these folders, by default in those where Python looks."""
     for folder in dict.fromkeys(map(os.path.realpath, map(str, sys.path if folders is None else folders))):
         for path in glob.glob(os.path.join(glob.escape(folder), "torch-[0-9]*.dist-info")):
             yield Metadata(os.path.basename(path)[len("torch-") : -len(".dist-info")], folder)
@@ -92,7 +92,7 @@ def others(torch_folder: str) -> list[Metadata]:
 
 
 def others_as_text(torch_folder: str) -> str:
-    """What a message about the torch in this folder says of the others; empty if there are none."""
+    """The other torches, for a message about the one in this folder; empty if there are none."""
     listed = " and ".join(f"torch {other}" for other in others(torch_folder))
     return f" (another one is not imported, because its folder is later on sys.path: {listed})" if listed else ""
 
