@@ -16,6 +16,8 @@ import os
 import sys
 sys.modules["torch"] = None  # this takes a second
 import amanda
+from amanda.driver import registry
+registry.absence = lambda: None  # torch is there, and the command does not have to complain
 from amanda.cli.program import Program
 from amanda.cli.command_output import run_and_report
 
