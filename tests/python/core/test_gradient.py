@@ -193,7 +193,8 @@ def test_another_shape_stops_the_gradient_and_warns_once(forked_python):
     """).splitlines()
     assert lines == [
         "[amanda] a routine put a tensor of another shape in place of one that requires a gradient: the gradient stops "
-        "there. Schedule the routine with differentiable=True, and it is recorded. (Said once.)",
+        "there. Schedule the routine with differentiable=True, and it is recorded. (Said once.) The routine is 'Tool': "
+        "<lambda> after aten::relu, <string>:9.",
         "(2,) False",
     ]
 

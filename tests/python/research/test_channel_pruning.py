@@ -474,7 +474,7 @@ def test_inputs_that_cannot_be_read_are_skipped():
 @pytest.mark.slow
 def test_the_examples_network_reads_with_half_of_its_channels(run_example):
     printed = run_example("prune_channels.py")
-    shares = re.findall(r"^(.*?) +(\d+\.\d)%$", printed, flags=re.MULTILINE)
+    shares = re.findall(r"^(\d.*?) +(\d+\.\d)%$", printed, flags=re.MULTILINE)
     assert [name for name, _ in shares] == ["12 channels", "24 channels", "24 channels, half kept"]
     narrow, whole, gated = (float(share) for _, share in shares)
     assert min(narrow, whole, gated) > 94
