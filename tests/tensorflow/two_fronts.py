@@ -36,7 +36,8 @@ def train_session(
         loss = tf.reduce_mean(tf.square(forward(variables, x)))
         gradients = tf.gradients(loss, [*variables.values(), x])
         optimizer = v1.train.MomentumOptimizer(LEARNING_RATE, MOMENTUM)
-        step = optimizer.apply_gradients(zip(gradients, variables.values(), strict=False))
+        with tf.control_dependencies([loss, *gradients]):  # reference variables are read where they are used
+            step = optimizer.apply_gradients(zip(gradients, variables.values(), strict=False))
         session.run(v1.global_variables_initializer())
         losses, found = [], []
         with scope_of(tool):

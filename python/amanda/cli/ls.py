@@ -79,5 +79,6 @@ def _answer(rows: Sequence[point_table.Point]) -> str:
         lines[row.source] += 1
     name, count = runs.most_common(1)[0]
     line, here = lines.most_common(1)[0]
-    where = f"; most of them, {here:,}, are at {line_of_code(line)}" if line else ""
+    most = f"most of them, {here:,}, are" if len(rows) > 1 else "it is"
+    where = f"; {most} at {line_of_code(line)}" if line else ""
     return f"operators ran at {counted(len(rows), 'place')}{where}; most often {name}, {counted(count, 'time')}"
