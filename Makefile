@@ -34,7 +34,7 @@ test-tensorflow: build-tests .venv-tensorflow/requirements.txt
 	.venv-tensorflow/bin/python -m pytest -m 'slow or not slow' tests/tensorflow tests/conformance $(ARGS)
 
 # Other versions of Python and PyTorch, each with a build of its own; writes the table of docs/installation.md.
-# ARGS="3.12:2.11.0" tries one pair, ARGS="--slice 3.12:2.11.0" a part of that, as CI does.
+# ARGS="3.12:2.11.0" tries one pair, ARGS="--slice 3.12:2.11.0" a part of that.
 versions: .venv/requirements.txt
 	$(PYTHON_BIN) scripts/versions $(ARGS)
 

@@ -14,7 +14,7 @@ from pairs import PAIRS, SLICE, SUITES, Pair
 def main() -> None:
     parser = argparse.ArgumentParser(prog="versions", description="Tries Amanda on pairs of Python and PyTorch.")
     parser.add_argument("pairs", nargs="*", type=_pair, default=PAIRS, metavar="PYTHON:TORCH")
-    parser.add_argument("--slice", action="store_true", help="fewer tests, and no row of the table: for CI")
+    parser.add_argument("--slice", action="store_true", help="fewer tests, and no row of the table")
     parser.add_argument(
         "--environment", action="store_true", help="only makes the environments, or downloads what lacks"
     )

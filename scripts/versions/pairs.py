@@ -58,7 +58,7 @@ SUITES = {
     "names": ("house/test_private_names.py", "drivers/torch/test_installation.py", "cli/test_doctor.py"),
 }
 SUITES = {name: tuple(_PYTHON + file for file in files) for name, files in SUITES.items()}
-# The suites that CI runs. The others start many programs.
+# The suites of --slice. The others start many programs.
 SLICE = ("forward", "backward", "identity", "compiled", "tools")
 MINUTES = 60  # for all suites, on a busy machine
 
