@@ -92,12 +92,12 @@ def _rest(tool: Profile, samples: StackSamples, took: float) -> str:
         others = sum(part.seconds for part in parts if part.what != PYTHON)
         rest = max(took - inside - others, 0.0)
         parts = [part._replace(seconds=rest) if part.what == PYTHON else part for part in parts]
-    told = [f"{seconds(inside)} operators"]
+    texts = [f"{seconds(inside)} operators"]
     for part in parts:
         if part.seconds >= LEAST * took:
             most = f" (most at {line_of_code(part.line)})" if part.line else ""
-            told.append(f"{seconds(part.seconds)} {part.what}{most}")
-    return f"the program took {seconds(took)}: {', '.join(told)}"
+            texts.append(f"{seconds(part.seconds)} {part.what}{most}")
+    return f"the program took {seconds(took)}: {', '.join(texts)}"
 
 
 def _lines_inside(tool: Profile) -> str:

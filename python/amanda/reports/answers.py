@@ -50,9 +50,9 @@ def folded(paths: Iterable[str], most: int = 3) -> str:
     groups: dict[str, list[str]] = {}
     for path in known:
         groups.setdefault(pattern_of(path), []).append(path)
-    told = list(map(_merged, groups.values()))
-    if len(told) <= most:
-        return ", ".join(told)
+    texts = list(map(_merged, groups.values()))
+    if len(texts) <= most:
+        return ", ".join(texts)
     common = list(_common_parts([pattern.split(".") for pattern in groups]))
     return f"{'.'.join(common)}{'' if common[-1:] == ['*'] else '.*' if common else ''}" or f"{len(known)} modules"
 

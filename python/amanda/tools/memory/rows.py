@@ -96,8 +96,8 @@ def keepers(of_blocks: Iterable[str]) -> str:
         else:
             others.append(one)
     whose = next(iter(parameters)) if len(parameters) == 1 else f"{len(parameters)} parameters"
-    told = [f"{', '.join(names)} of {optimizer}: {whose}" for optimizer, names in states.items()]
-    return ", ".join([*told, *_listed(others)])
+    by_optimizer = [f"{', '.join(names)} of {optimizer}: {whose}" for optimizer, names in states.items()]
+    return ", ".join([*by_optimizer, *_listed(others)])
 
 
 def _listed(names: Sequence[str]) -> list[str]:

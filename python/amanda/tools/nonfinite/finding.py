@@ -69,9 +69,9 @@ class Finding:
         return linecache.getline(path, int(number)).strip() if number.isdigit() else ""
 
     def __str__(self) -> str:
-        return self.told()
+        return self.text()
 
-    def told(self, *, first: bool = True) -> str:
+    def text(self, *, first: bool = True) -> str:
         """The text of the finding, in several lines. `first`: it is the first of the program."""
         operator = f"{self.backward_op} of {self.name}" if self.backward_op else self.name
         what = "NaN" if any(output.nans for output in self.outputs) or not _read(self.outputs) else "infinity"

@@ -21,7 +21,7 @@ def answer_of(lines: Sequence[Row], inside: Sequence[Row], inside_lines: Sequenc
         inside_lines: the same by "line".
     """
     if not lines:
-        return "no operator was called"
+        return "no operator was seen"
     total = sum_of(lines)
     backward = f", {percent(total.backward_ns / total.total_ns)} of it backward" if total.backward_ns else ""
     head = f"operators took {seconds(total.total_ns / 1e9)}{backward}"
@@ -41,7 +41,7 @@ def _what_inside(first: Row, inside: Sequence[Row], inside_lines: Sequence[Row])
         parts.append(
             f"{percent(share)} of it in modules {module}" if "*" in module else f"{percent(share)} in {module}"
         )
-    hottest = inside_lines[0]
+    hottest = inside_lines[0] if inside_lines else first
     if hottest.name != first.name and is_library(hottest.name):
         share = hottest.total_ns / first.total_ns if first.total_ns else 0.0
         parts.append(f"{percent(share)} of it at {line_of_code(hottest.name)}")
