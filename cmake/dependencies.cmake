@@ -47,9 +47,9 @@ if(AMANDA_BUILD_TORCH)
     message(FATAL_ERROR "[build] ${Python_EXECUTABLE} has no torch. Install torch for it, name another Python with "
                         "-DPython_EXECUTABLE=..., name a LibTorch with -DCMAKE_PREFIX_PATH=..., or build without the PyTorch "
                         "driver with -DAMANDA_BUILD_TORCH=OFF.")
-  elseif(Torch_VERSION VERSION_GREATER_EQUAL 2.14)
-    message(WARNING "[build] torch ${Torch_VERSION} was found, which is newer than this amanda knows (2.11 to 2.13); if the "
-                    "build or `import amanda` fails, install torch 2.13, or take a newer amanda.")
+  elseif(Torch_VERSION VERSION_GREATER_EQUAL 2.15)
+    message(WARNING "[build] torch ${Torch_VERSION} was found, which is newer than this amanda knows (2.11 to 2.14); if the "
+                    "build or `import amanda` fails, install torch 2.14, or take a newer amanda.")
   endif()
 endif()
 

@@ -14,6 +14,8 @@ def main() -> None:
     Raises:
         SystemExit: as `amanda.cli.main.main`; or the package cannot be imported.
     """
+    if _only_prints(sys.argv[1:]):
+        sys.modules["torch"] = None  # type: ignore[assignment]  # hides it: the text needs no framework, whose import takes seconds
     try:
         from amanda.cli.main import main as run
     except ImportError as error:
@@ -23,6 +25,11 @@ def main() -> None:
             print(_installation())
         sys.exit(f"amanda: {error}")
     run()
+
+
+def _only_prints(arguments: list[str]) -> bool:
+    """True for `amanda`, `amanda help ...`, `amanda --help` and `amanda COMMAND --help`. Behind a script, --help is its."""
+    return arguments[:1] in ([], ["help"]) or not {"-h", "--help"}.isdisjoint(arguments[:2])
 
 
 def _version(folder: str) -> str:

@@ -465,11 +465,11 @@ def test_a_build_for_musl_is_refused(tmp_path):
 
 
 def test_a_build_for_a_torch_newer_than_known_warns(python_with_cuda, tmp_path):
-    python = python_with_cuda("2.14.0+cu130")
+    python = python_with_cuda("2.15.0+cu130")
     status, errors = configured(python, tmp_path / "build", *without_toolkit())
     assert (
-        "[build] torch 2.14.0 was found, which is newer than this amanda knows (2.11 to 2.13); if the build or `import "
-        "amanda` fails, install torch 2.13, or take a newer amanda."
+        "[build] torch 2.15.0 was found, which is newer than this amanda knows (2.11 to 2.14); if the build or `import "
+        "amanda` fails, install torch 2.14, or take a newer amanda."
     ) in errors
     assert status == 0
 

@@ -1,4 +1,4 @@
-// Everything that differs between the supported torch minors (2.11 to 2.13).
+// Everything that differs between the supported torch minors (2.11 to 2.14).
 #pragma once
 
 #include <ATen/ThreadLocalPythonObjects.h>
@@ -42,6 +42,20 @@ inline void erase_thread_object(const std::string& name) {
   at::impl::ThreadLocalPythonObjects::erase(name);
 #else
   at::impl::ThreadLocalPythonObjects::set(name, nullptr);
+#endif
+}
+
+/// The profiler that is on in the whole process or else on this thread; null if there is none. It is owned only
+/// from 2.14 on, and there only that of the process. `State` is PyTorch's ProfilerStateBase: a template, because few
+/// files need its header.
+template <class State>
+std::shared_ptr<State> active_profiler() {
+  const auto unowned = [](State* state) { return std::shared_ptr<State>(std::shared_ptr<void>(), state); };
+#if TORCH_VERSION_MINOR >= 14
+  auto global = State::getGlobal();
+  return global ? global : unowned(State::getTLS());
+#else
+  return unowned(State::get());
 #endif
 }
 

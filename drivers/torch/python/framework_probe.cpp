@@ -9,6 +9,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/port.h"
+
 namespace amanda::python {
 namespace {
 
@@ -94,8 +96,8 @@ void unlisten(void* listener) noexcept {
 }
 
 const char* other_profiler() {
-  auto* state = ProfilerStateBase::get();
-  return state && !is_ours(state) ? "torch.profiler" : nullptr;
+  const auto state = pytorch::port::active_profiler<ProfilerStateBase>();
+  return state && !is_ours(state.get()) ? "torch.profiler" : nullptr;
 }
 
 // Waits without the interpreter lock: a host function on a stream may need it.

@@ -1,9 +1,14 @@
 """The help of every command has an example, and the example is right."""
 
 import argparse
+import contextlib
+import json
 import re
 import shlex
+import subprocess
+import sys
 
+import amanda_command
 import pytest
 from amanda.cli import guide
 from amanda.cli.main import COMMANDS, main, parser
@@ -80,3 +85,33 @@ def test_a_mistake_is_one_line(capsys):
     error = capsys.readouterr().err
     assert error.startswith("amanda profile: error: argument --by: invalid choice: 'colour' (choose from ")
     assert error.count("\n") == 1
+
+
+def test_help_imports_no_framework(capsys, monkeypatch):
+    """A framework takes seconds. The texts are those of a process that has imported it."""
+    monkeypatch.setenv("COLUMNS", "80")
+    asked = [[], ["help"], ["help", "loss", "is", "nan"], ["-h"], *([name, "--help"] for name in commands())]
+    expected = []
+    for arguments in asked:
+        with contextlib.suppress(SystemExit):
+            main(arguments)
+        expected.append(capsys.readouterr().out)
+    code = (
+        "import contextlib, io, json, sys, amanda_command\n"
+        "printed = []\n"
+        "for arguments in json.loads(sys.argv[1]):\n"
+        "    sys.argv, out = ['amanda', *arguments], io.StringIO()\n"
+        "    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):\n"
+        "        amanda_command.main()\n"
+        "    printed.append(out.getvalue())\n"
+        "print(json.dumps([printed, 'torch._C' in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, json.dumps(asked)], capture_output=True, text=True, check=True)
+    printed, with_torch = json.loads(done.stdout)
+    assert printed == expected
+    assert not with_torch
+
+
+@pytest.mark.parametrize("arguments", [["run", "train.py", "--help"], ["profile", "-m", "train", "-h"], ["doctor"]])
+def test_other_command_lines_have_their_framework(arguments):
+    assert not amanda_command._only_prints(arguments)

@@ -24,7 +24,7 @@ def test_what_it_tries_exists(module):
     assert set(pairs.SLICE) < pairs.SUITES.keys()
     assert [folder for folder in pairs.CPP_TESTS if not (ROOT / "tests" / folder / "CMakeLists.txt").exists()] == []
     assert {"3.11", "3.12", "3.13", "3.14"} == {pair.python for pair in pairs.PAIRS}
-    assert {"2.11", "2.12", "2.13"} == {pair.torch.rpartition(".")[0] for pair in pairs.PAIRS}
+    assert {"2.11", "2.12", "2.13", "2.14"} == {pair.torch.rpartition(".")[0] for pair in pairs.PAIRS}
 
 
 def test_pairs_as_text(module):
@@ -108,7 +108,7 @@ def test_the_last_line_and_the_exit_status(module, tmp_path, monkeypatch, capsys
         suites = {"C++": module("junit").Suite(**suite)}
         result = trial.Result("3.12:2.11.0", installed="yes", builds="yes", imports="yes", suites=suites)
     asked = []
-    monkeypatch.setattr(trial, "run", lambda *arguments: asked.append(arguments) or result)
+    monkeypatch.setattr(trial, "run", lambda *arguments, **options: asked.append((*arguments, options)) or result)
     monkeypatch.setattr(module("table"), "write", None)
     monkeypatch.setattr(versions, "FOLDER", tmp_path)
     (tmp_path / "3.12-2.11.0").mkdir()
@@ -116,7 +116,7 @@ def test_the_last_line_and_the_exit_status(module, tmp_path, monkeypatch, capsys
     with pytest.raises(SystemExit) as ended:
         versions.main()
     assert ended.value.code == status
-    assert asked == [(("3.12", "2.11.0"), pairs.SLICE)]
+    assert asked == [(("3.12", "2.11.0"), pairs.SLICE, {"optimized": False})]
     assert capsys.readouterr().out.splitlines()[-1] == f"[versions] 3.12:2.11.0 {end}"
 
 

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from amanda.driver.protocol import Access, CoverageCounter, Option, Origin
 from amanda.drivers.torch import installed
-from amanda.drivers.torch.builds import KNOWN, Builds, is_newer_than_known
+from amanda.drivers.torch.builds import Builds
+from amanda.drivers.torch.versions import KNOWN, is_newer_than_known
 
 
 class CompiledFunctions(Protocol):

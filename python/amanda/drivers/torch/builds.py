@@ -9,8 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from amanda import _core
-
-KNOWN = ("2.11", "2.12", "2.13")  #: the minor versions of torch that this version of amanda was made for
+from amanda.drivers.torch.versions import KNOWN, is_newer_than_known, minor_of
 
 # A folder in the package's, which holds the extension modules and libraries that link LibTorch.
 _FOLDER = re.compile(r"_torch_(\d+)_(\d+)")
@@ -73,20 +72,6 @@ _AGAIN = (
     "build amanda again, against a torch from 2.11 on: pip install --no-build-isolation "
     f"amanda_nn-{_core.__version__}.tar.gz (its sdist), or . in a checkout"
 )
-
-
-def minor_of(torch_version: str) -> str:
-    """ "2.13" of "2.13.0+cpu"."""
-    return ".".join(torch_version.split(".")[:2])
-
-
-def is_newer_than_known(torch_version: str) -> bool:
-    """True if this version of amanda was made before that of torch."""
-    return _ordered(minor_of(torch_version)) > _ordered(KNOWN[-1])
-
-
-def _ordered(minor: str) -> list[int]:
-    return [int(number) for number in minor.split(".")]
 
 
 def _no_build(torch_version: str, minors: list[str]) -> str:

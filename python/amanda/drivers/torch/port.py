@@ -1,7 +1,7 @@
 """Everything that may differ between minor versions of torch: the undocumented names that we use, and code that depends
 on them.
 
-Checked against torch 2.11 to 2.13; the C++ side is drivers/torch/base/port.h.
+Checked against the versions of torch that versions.py knows; the C++ side is drivers/torch/base/port.h.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ import torch.multiprocessing.reductions
 import torch.utils.checkpoint
 
 from amanda.drivers.torch.private_names import PrivateNames
+from amanda.drivers.torch.versions import ADVICE
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-names = PrivateNames(
-    "torch", "which this version of amanda relies on; install torch 2.11, 2.12 or 2.13, or a newer amanda"
-)
+names = PrivateNames("torch", f"which this version of amanda relies on; {ADVICE}")
 _get = functools.partial(names.get, "torch")
 
 # Functions that are recognized on the stack by their code objects.
@@ -33,6 +32,12 @@ RUN_BACKWARD = _get("autograd.graph._engine_run_backward.__code__")
 FUNCTIONAL_CALL = _get("nn.utils.stateless._functional_call.__code__")  # swaps a module's tensors for a call
 
 CHECKPOINT = _get("utils.checkpoint.checkpoint.__wrapped__.__code__")
+# The function that runs a checkpointed region, and the generator around one that is not reentrant.
+if names.find("torch", "utils.checkpoint._checkpoint_impl"):
+    _REGION, _AROUND_REGION = "_checkpoint_impl", "_checkpoint_without_reentrant_generator_impl"
+else:  # before 2.14
+    _REGION, _AROUND_REGION = "checkpoint.__wrapped__", "_checkpoint_without_reentrant_generator"
+_RUN_REGION = _get(f"utils.checkpoint.{_REGION}.__code__")
 
 # The class and the object that run the engine for Python, and the function that recomputes a checkpointed region that
 # is not reentrant.
@@ -102,8 +107,8 @@ names.attributes("torch", "UntypedStorage", "_cdata")
 names.attributes("torch", "_ops.OpOverload", "_schema")
 names.attributes("torch", "autograd.graph.Node", "_input_metadata", "_sequence_nr")
 # Variables that checkpointed_regions() reads.
-names.variables("torch", "utils.checkpoint.checkpoint.__wrapped__", "gen")
-names.variables("torch", "utils.checkpoint._checkpoint_without_reentrant_generator", "new_frame")
+names.variables("torch", f"utils.checkpoint.{_REGION}", "gen")
+names.variables("torch", f"utils.checkpoint.{_AROUND_REGION}", "new_frame")
 names.variables("torch", "utils.checkpoint._checkpoint_hook.__init__", "unpack_hook", "frame", "gid")
 names.variables("torch", "utils.checkpoint.CheckpointFunction.forward", "ctx")
 names.variables("torch", "utils.checkpoint.CheckpointFunction.backward", "ctx")
@@ -252,7 +257,7 @@ def checkpointed_regions() -> list[tuple[object, int | None]]:
     while frame is not None:
         code = frame.f_code
         if code.co_filename == torch.utils.checkpoint.__file__:
-            if code.co_qualname == "checkpoint" and "gen" in frame.f_locals:
+            if code is _RUN_REGION and "gen" in frame.f_locals:
                 found.append((frame.f_locals["gen"].gi_frame.f_locals["new_frame"], None))
             elif code.co_qualname == "_checkpoint_hook.__init__.<locals>.unpack_hook":
                 found.append((frame.f_locals["frame"], frame.f_locals["gid"]))

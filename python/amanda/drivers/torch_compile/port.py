@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from amanda.drivers.torch.private_names import PrivateNames
+from amanda.drivers.torch.versions import ADVICE
 
 names = PrivateNames(
     "compile",
-    "which this version of amanda relies on to instrument compiled functions; install torch 2.11, 2.12 or 2.13, or a newer "
-    "amanda",
+    f"which this version of amanda relies on to instrument compiled functions; {ADVICE}",
 )
 _get = names.get
 

@@ -33,8 +33,8 @@ def test_a_torch_without_what_is_relied_on_is_refused(fresh_python):
     """)
     assert printed == (
         f"[torch] torch {torch.__version__} has no torch.autograd.function._SingleLevelFunction, "
-        "torch._C._parse_dispatch_key, which this version of amanda relies on; install torch 2.11, 2.12 or 2.13, or a "
-        "newer amanda"
+        "torch._C._parse_dispatch_key, which this version of amanda relies on; install torch 2.11, 2.12, 2.13 or 2.14, or "
+        "a newer amanda"
     )
 
 
@@ -51,5 +51,5 @@ def test_a_compiler_without_what_is_relied_on_is_refused(forked_python):
     """)
     assert printed == (
         f"[torch] torch {torch.__version__} has no torch._dynamo.eval_frame._callback_from_stance, which this version "
-        "of amanda relies on; install torch 2.11, 2.12 or 2.13, or a newer amanda"
+        "of amanda relies on; install torch 2.11, 2.12, 2.13 or 2.14, or a newer amanda"
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import amanda
 import pytest
 import torch
-from amanda.drivers.torch import builds, port
+from amanda.drivers.torch import port, versions
 from repository import ROOT
 
 TORCH = Path(torch.__path__[0])
@@ -145,7 +145,7 @@ def test_what_is_left_of_a_removed_torch_is_none(tmp_path):
     (tmp_path / "torch" / "lib").mkdir(parents=True)
     status, printed, errors = python(DOCTOR, tmp_path, STAGE, options=["-S"])
     assert (status, errors) == (0, "")
-    minor = builds.minor_of(torch.__version__)
+    minor = versions.minor_of(torch.__version__)
     rows = [line.split(maxsplit=1) for line in printed.splitlines()]
     assert [
         "torch",
@@ -154,24 +154,24 @@ def test_what_is_left_of_a_removed_torch_is_none(tmp_path):
 
 
 def test_a_newer_torch_is_named_as_newer(packages):
-    code = "import torch; torch.__version__ = '2.14.0.dev20270101+cpu'; import amanda"
-    minor = builds.minor_of(torch.__version__)
+    code = "import torch; torch.__version__ = '2.15.0.dev20270101+cpu'; import amanda"
+    minor = versions.minor_of(torch.__version__)
     status, _, errors = python(code, options=["-W", "ignore"])
     assert status == 1
     assert last_line(errors) == (
-        "ImportError: [torch] torch 2.14.0.dev20270101+cpu is installed, which is newer than this amanda knows (2.11 to "
-        f"2.13), and this amanda holds a build for torch {minor} only; install torch {minor} (pip install "
+        "ImportError: [torch] torch 2.15.0.dev20270101+cpu is installed, which is newer than this amanda knows (2.11 to "
+        f"2.14), and this amanda holds a build for torch {minor} only; install torch {minor} (pip install "
         f'"torch=={minor}.*"), or a newer amanda'
     )
 
 
 def test_one_list_of_versions():
-    assert f"install torch {', '.join(builds.KNOWN[:-1])} or {builds.KNOWN[-1]}" in port.names._purpose
+    assert f"install torch {', '.join(versions.KNOWN[:-1])} or {versions.KNOWN[-1]}" in port.names._purpose
     cmake = (ROOT / "cmake" / "dependencies.cmake").read_text()
-    assert f"newer than this amanda knows ({builds.KNOWN[0]} to {builds.KNOWN[-1]})" in cmake
-    major, minor = map(int, builds.KNOWN[-1].split("."))
+    assert f"newer than this amanda knows ({versions.KNOWN[0]} to {versions.KNOWN[-1]})" in cmake
+    major, minor = map(int, versions.KNOWN[-1].split("."))
     assert f"VERSION_GREATER_EQUAL {major}.{minor + 1})" in cmake
-    assert not builds.is_newer_than_known(f"{builds.KNOWN[-1]}.9+cu130")
+    assert not versions.is_newer_than_known(f"{versions.KNOWN[-1]}.9+cu130")
 
 
 def test_a_program_without_a_framework(tmp_path):
