@@ -98,7 +98,8 @@ def test_a_torch_without_a_method_that_is_replaced(fresh_python):
         f"[compile] torch {torch.__version__} has no "
         "torch._dynamo.variables.user_defined.UserDefinedClassVariable._call_cross_entropy_loss, which this version of "
         "amanda relies on to instrument compiled functions; install torch 2.11, 2.12, 2.13 or 2.14, or a newer amanda. "
-        'Until then, compiled="eager" runs compiled functions eagerly, under the tools, and compiled="opaque" as they are, unseen'
+        'Until then, compiled="eager" runs compiled functions eagerly, under the tools, and compiled="opaque" as they are, '
+        "unseen"
     )
     assert result == "[1.0, 3.0]"
 
