@@ -20,14 +20,17 @@ elseif(AMANDA_PROFILE STREQUAL "use")
   endforeach()
   string(SHA256 AMANDA_PROFILE_CHECKSUM "${checksums}")
 endif()
+# Targets that are compiled with a profile and others could not share them.
+if(AMANDA_PROFILE)
+  set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)
+endif()
 
 # The names of profiles, and the checksums in them, must not depend on folders: compile_same_names.sh.
 function(amanda_profiled target)
   if(NOT AMANDA_PROFILE)
     return()
   endif()
-  set_target_properties(${target} PROPERTIES CXX_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/cmake/compile_same_names.sh
-                                             DISABLE_PRECOMPILE_HEADERS ON)
+  set_target_properties(${target} PROPERTIES CXX_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/cmake/compile_same_names.sh)
   target_compile_options(${target} PRIVATE -fprofile-prefix-path=${PROJECT_BINARY_DIR})
   if(AMANDA_PROFILE STREQUAL "generate")
     target_compile_options(${target} PRIVATE -fprofile-generate=${AMANDA_PROFILE_DIR} -fprofile-update=prefer-atomic)

@@ -12,6 +12,7 @@ HEAD = "| Python, PyTorch | builds | imports | tests that passed | limits |\n| -
 LIMITS = {
     "2.11": 'compiled="graph": functions that are compiled in scopes count towards Dynamo\'s limit of recompilations',
     "2.12": 'compiled="graph": as with 2.11',
+    "2.14": "`apply` of a `torch.autograd.Function` that was obtained before a scope is not seen",
 }
 
 

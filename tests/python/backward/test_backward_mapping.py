@@ -4,6 +4,7 @@ import amanda
 import pytest
 import torch
 import torch.nn.functional as F
+from amanda.drivers.torch.versions import is_at_least
 from backward_tools import Watcher, graph_names
 from torch.func import grad, hessian, jacrev, vmap
 from torch.utils.checkpoint import checkpoint
@@ -333,6 +334,9 @@ def test_a_function_as_the_last_operator():
     assert tool.trace == ["DoubleBackward<", "DoubleBackward>", "AccumulateGrad<", "AccumulateGrad>"]
 
 
+@pytest.mark.xfail(
+    is_at_least("2.14", torch.__version__), reason="it calls PyTorch's C++ code, and nothing of ours", strict=True
+)
 def test_a_function_whose_apply_was_bound_before():
     double = Double.apply
     assert watch(lambda: double(leaf(3)), ops="Double").nodes("Double") == ["DoubleBackward", "AccumulateGrad"]

@@ -1,7 +1,8 @@
 """Shows torch.autograd.Function to tools: the dispatcher does not call it, but it has a backward node.
 
 `Function.apply`, however it is obtained, calls the `apply` of a base class. While the process has an open scope, that is
-replaced by ours.
+replaced by ours. From PyTorch 2.14 on, it does not: `Function.apply` itself is replaced, too, and what the program obtained
+before the scope is not ours.
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ import torch
 
 from amanda import _torch
 from amanda.drivers.torch import port
+from amanda.drivers.torch.versions import is_at_least
 
 _Base: Any = port.FunctionBase
+_own: Any = vars(torch.autograd.Function)["apply"] if is_at_least("2.14", torch.__version__) else None
 
 
 @port.leave_uncompiled
 @functools.wraps(_Base.apply)
 def _apply(cls: type[Any], /, *args: Any, **kwargs: Any) -> Any:
     run = super(_Base, cls).apply
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or (
+        _own and issubclass(cls, torch.autograd.Function) and port.functorch_is_active()
+    ):
         return run(*args, **kwargs)
     window = _torch.NodeWindow()
     results = run(*args, **kwargs)
@@ -37,8 +42,12 @@ _patched = classmethod(_apply)
 
 def patch() -> None:
     _Base.apply = _patched
+    if _own:
+        torch.autograd.Function.apply = _patched
 
 
 def unpatch() -> None:
     if _Base.__dict__.get("apply") is _patched:
         del _Base.apply
+    if _own and torch.autograd.Function.__dict__["apply"] is _patched:
+        torch.autograd.Function.apply = _own

@@ -18,7 +18,7 @@ import torch.multiprocessing.reductions
 import torch.utils.checkpoint
 
 from amanda.drivers.torch.private_names import PrivateNames
-from amanda.drivers.torch.versions import ADVICE
+from amanda.drivers.torch.versions import ADVICE, is_at_least
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,9 +33,9 @@ FUNCTIONAL_CALL = _get("nn.utils.stateless._functional_call.__code__")  # swaps 
 
 CHECKPOINT = _get("utils.checkpoint.checkpoint.__wrapped__.__code__")
 # The function that runs a checkpointed region, and the generator around one that is not reentrant.
-if names.find("torch", "utils.checkpoint._checkpoint_impl"):
+if is_at_least("2.14", torch.__version__):
     _REGION, _AROUND_REGION = "_checkpoint_impl", "_checkpoint_without_reentrant_generator_impl"
-else:  # before 2.14
+else:
     _REGION, _AROUND_REGION = "checkpoint.__wrapped__", "_checkpoint_without_reentrant_generator"
 _RUN_REGION = _get(f"utils.checkpoint.{_REGION}.__code__")
 
@@ -48,8 +48,10 @@ recompute = _get("utils.checkpoint._run_fn_with_dynamo_disabled")
 # The backward pass that this thread runs; -1 outside of one.
 graph_task_id = _get("_C._current_graph_task_id")
 
-# The base class whose `apply` is called by that of every torch.autograd.Function.
+# The base class whose `apply` is called by that of every torch.autograd.Function. From 2.14 on, Function has one of its
+# own, which is not written in Python.
 FunctionBase = _get("autograd.function._SingleLevelFunction")
+functorch_is_active = _get("_C._are_functorch_transforms_active")
 # torch.cond and similar operators: their class, and all instances.
 HigherOrderOperator = _get("_ops.HigherOrderOperator")
 higher_order_operators = _get("_ops._higher_order_ops")

@@ -12,6 +12,11 @@ def minor_of(torch_version: str) -> str:
     return ".".join(torch_version.split(".")[:2])
 
 
+def is_at_least(minor: str, torch_version: str) -> bool:
+    """True if this torch has that minor version, as "2.14", or a later one."""
+    return _ordered(minor_of(torch_version)) >= _ordered(minor)
+
+
 def is_newer_than_known(torch_version: str) -> bool:
     """True if this version of amanda was made before that of torch."""
     return _ordered(minor_of(torch_version)) > _ordered(KNOWN[-1])
