@@ -20,11 +20,14 @@ extensions = [
     "sphinx.ext.viewcode",
     "breathe",
     "header_directive",
+    "name_links",
 ]
 exclude_patterns = ["requirements.txt"]
 html_theme = "furo"  # with search, and a dark mode
 html_title = f"Amanda {version}"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
