@@ -20,13 +20,18 @@ from sphinx.util import logging
 
 LOGGER = logging.getLogger(__name__)
 NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?=\(|$)")
-CPP_NAME = re.compile(r"amanda(?:::\w+)+(?=\(|$)")
+CPP_NAME = re.compile(r"amanda(?:::\w+)+(?=[( ]|$)")
+CPP_PAGE = re.compile(r"(?:^|/)(?:building_)?cpp")  # names without a prefix are C++ there
 # What pages and examples call an object of that class.
 VARIABLES = {"context": "amanda.OpContext", "scope": "amanda.Scope"}
 IMPORT = re.compile(
-    r'<span class="kn">from</span> *<span class="nn">(amanda[\w.]*)</span> *<span class="kn">import</span> *(.*)'
+    r'<span class="kn">from</span>(?:<span class="w"> </span>| )<span class="nn">(amanda[\w.]*)</span>'
+    r'(?:<span class="w"> </span>| )<span class="kn">import</span>(.*)'
 )
-USE = re.compile(r'<span class="n">(\w+)</span>(?:<span class="o">\.</span><span class="n">(\w+)</span>)?')
+USE = re.compile(
+    r'(?P<first><span class="n">(\w+)</span>)(?P<rest><span class="o">\.</span><span class="n">(\w+)</span>)?'
+)
+CODE = re.compile(r'<div class="highlight-(?:python|ipython3) .*?</pre>', re.DOTALL)
 
 
 class NameLinks(SphinxPostTransform):
@@ -34,17 +39,20 @@ class NameLinks(SphinxPostTransform):
 
     def run(self, **_: Any) -> None:
         for node in list(self.document.findall(nodes.literal)):
-            if not isinstance(node.parent, nodes.reference | nodes.title) and not self.document.get("generated"):
+            if not inside(node, nodes.reference | nodes.title | nodes.literal) and not any(
+                node.findall(nodes.reference)
+            ):
                 self._link(node)
 
     def _link(self, node: nodes.literal) -> None:
-        text = node.astext()
-        if found := NAME.match(text):
-            target = entry(self.app, found[0])
+        text, of_cpp = node.astext(), CPP_PAGE.search(self.env.docname)
+        target = None
+        if found := CPP_NAME.match(text):
+            target = cpp_entries(self.app).get(found[0])
+        elif found := NAME.match(text):
+            target = cpp_entries(self.app).get(f"amanda::{found[0]}") if of_cpp else entry(self.app, found[0])
             if target is None:
                 self._must_exist(found[0], node)
-        else:
-            target = cpp_entry(self.app, found[0]) if (found := CPP_NAME.match(text)) else None
         if target is not None:
             document, anchor = target
             uri = self.app.builder.get_relative_uri(self.env.docname, document)
@@ -60,43 +68,47 @@ class NameLinks(SphinxPostTransform):
 SUFFIXES = {"h", "md", "py", "so", "trace", "hpp"}  # of files
 
 
+def inside(node: nodes.Node, kinds: Any) -> bool:
+    while (node := node.parent) is not None:
+        if isinstance(node, kinds):
+            return True
+    return False
+
+
 def entry(app: Sphinx, name: str) -> tuple[str, str] | None:
     """The page and the anchor of the one entry in the reference of Python with that name, or that ends with it."""
     objects = app.env.domains["py"].objects  # type: ignore[attr-defined]
     first, _, rest = name.partition(".")
-    name = f"{VARIABLES[first]}.{rest}" if first in VARIABLES and rest else name
-    if name not in objects and (name.startswith("amanda.") or name[:1].isupper() or "." in name):
-        ends = endings(app).get(name.removeprefix("amanda."), ())
-        name = next(iter(ends)) if len(ends) == 1 else ""
+    if first in VARIABLES and rest:
+        name = f"{VARIABLES[first]}.{rest}"
+    elif name not in objects and (name[:1].isupper() or "." in name or "_" in name):
+        ends = endings(app).get(name, ())
+        name = ends[0] if len(ends) == 1 and (name[:1].isupper() or objects[ends[0]].objtype in CALLED) else ""
     found = objects.get(name)
     return (found.docname, found.node_id) if found else None
 
 
-_ENDINGS: dict[str, list[str]] = {}
+CALLED = {"class", "exception", "function", "method"}
 
 
+@functools.cache
 def endings(app: Sphinx) -> dict[str, list[str]]:
     """Full names by what they end with: `MagnitudePruning`, `pruning.MagnitudePruning`."""
-    if not _ENDINGS:
-        for name, found in app.env.domains["py"].objects.items():  # type: ignore[attr-defined]
-            parts = name.split(".")
-            for start in range(1, len(parts)) if not found.aliased else ():
-                _ENDINGS.setdefault(".".join(parts[start:]), []).append(name)
-    return _ENDINGS
+    found: dict[str, list[str]] = {}
+    for name, known in app.env.domains["py"].objects.items():  # type: ignore[attr-defined]
+        parts = name.split(".")
+        for start in range(1, len(parts)) if not known.aliased else ():
+            found.setdefault(".".join(parts[start:]), []).append(name)
+    return found
 
 
-def cpp_entry(app: Sphinx, name: str) -> tuple[str, str] | None:
-    return cpp_entries(app).get(name)
-
-
-_CPP: dict[str, tuple[str, str]] = {}
-
-
+@functools.cache
 def cpp_entries(app: Sphinx) -> dict[str, tuple[str, str]]:
-    if not _CPP:
-        for name, _, _, document, anchor, _ in app.env.domains["cpp"].get_objects():
-            _CPP.setdefault(name, (document, anchor))
-    return _CPP
+    """The page and the anchor of each C++ name; of the first, if functions are overloaded."""
+    found: dict[str, tuple[str, str]] = {}
+    for name, _, _, document, anchor, _ in app.env.domains["cpp"].get_objects():
+        found.setdefault(name, (document, anchor))
+    return found
 
 
 @functools.cache
@@ -121,31 +133,23 @@ def link_code(app: Sphinx, page: str, _template: str, context: dict[str, Any], _
     """Names in blocks of Python: `amanda.NAME`, and names that the page imports from amanda."""
     if app.builder.format != "html" or "body" not in context or page.startswith("_modules"):
         return
-    body = context["body"]
     imported = {
-        name: f"{module}.{name}"
-        for module, names in IMPORT.findall(body)
+        name: (f"{module}.{name}", name)
+        for module, names in IMPORT.findall(context["body"])
         for name in re.findall(r'class="n">(\w+)', names)
     }
 
     def link(found: re.Match[str]) -> str:
-        name = f"amanda.{found[2]}" if found[1] == "amanda" and found[2] else imported.get(found[1], "")
-        target = entry(app, name) if name else None
+        of_amanda = found[2] == "amanda" and found[4]
+        names = [f"amanda.{found[4]}"] if of_amanda else imported.get(found[2], ())
+        target = next(filter(None, (entry(app, name) for name in names)), None)
         if target is None:
             return found[0]
-        uri = f"{app.builder.get_relative_uri(page, target[0])}#{target[1]}"
-        inner, rest = found[0], ""
-        if found[1] != "amanda" and found[2]:
-            inner, dot, after = found[0].partition('<span class="o">.</span>')
-            rest = dot + after
-        return f'<a class="name" href="{html.escape(uri)}" title="{name}">{inner}</a>{rest}'
+        linked, rest = (found[0], "") if of_amanda else (found["first"], found["rest"] or "")
+        uri = html.escape(f"{app.builder.get_relative_uri(page, target[0])}#{target[1]}")
+        return f'<a class="name" href="{uri}" title="{target[1]}">{linked}</a>{rest}'
 
-    context["body"] = re.sub(
-        r'<div class="highlight-(?:python|ipython3|default) .*?</pre>',
-        lambda block: USE.sub(link, block[0]),
-        body,
-        flags=re.DOTALL,
-    )
+    context["body"] = CODE.sub(lambda block: USE.sub(link, block[0]), context["body"])
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
