@@ -1,9 +1,13 @@
 """Runs the commands that pages show, and writes what they print: `python scripts/page_runs.py [PAGE ...]`.
 
-A console block below `<!-- run -->` has a command and its output, run in docs/programs. `<!-- run: from TEXT -->` leaves
-out what is above the first line that begins with TEXT, `<!-- run: 8 lines -->` what is below so many;
-`<!-- run: from TEXT, 8 lines -->` does both. docs/images/answers has pictures of the blocks that docs/index.md shows,
-drawn from the pages. tests/python/house/test_page_runs.py runs the commands again, and compares.
+A console block below `<!-- run -->` has a command and its output, run in docs/programs:
+
+- `<!-- run: from TEXT -->` leaves out the lines above the first one that begins with TEXT;
+- `<!-- run: 8 lines -->` shows so many;
+- `<!-- run: from TEXT, 8 lines -->` does both.
+
+docs/images/answers has pictures of the blocks that docs/index.md shows. They are drawn from the pages.
+tests/python/house/test_page_runs.py runs the commands again, and compares.
 """
 
 from __future__ import annotations
@@ -64,7 +68,7 @@ def pages() -> Iterator[Path]:
 
 
 def output(command: str) -> str:
-    """What the command prints to a pipe; errors stand where they are printed."""
+    """The text that the command prints to a pipe; errors stand where they are printed."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "amanda", *shlex.split(command)],
         cwd=PROGRAMS,
