@@ -102,8 +102,8 @@ ANSWERS = {
     "memory": ("tools/memory.md", "memory memory.py", [range(1, 9)]),
     "diff": ("tools/diff.md", "diff original.py port.py", [range(1, 9)]),
     "flops": ("tools.md", "flops digits.py", [range(2, 3), range(4, 10)]),
-    "prune": ("tools/pruning.md", "run -t vectorwise_pruning digits.py", [range(1), range(5, 12)]),
-    "quantize": ("tools/quantization.md", "run -t fake_quantization digits.py", [range(1), range(5, 13)]),
+    "prune": ("tools/pruning.md", "run -t vectorwise_pruning digits.py", [range(1), range(5, 13)]),
+    "quantize": ("tools/quantization.md", "run -t fake_quantization digits.py", [range(1), range(5, 14)]),
 }
 COLUMNS, LINE, LETTER, MARGIN = 98, 19, 7.8, 16
 STYLE = """<style>
