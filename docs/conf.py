@@ -20,11 +20,15 @@ extensions = [
     "sphinx.ext.viewcode",
     "breathe",
     "header_directive",
+    "name_links",
 ]
 exclude_patterns = ["requirements.txt"]
 html_theme = "furo"  # with search, and a dark mode
 html_title = f"Amanda {version}"
-html_copy_source = False
+html_copy_source = html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).with_name("search_scorer.js"))  # the order of what is found
 
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True

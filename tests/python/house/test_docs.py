@@ -51,6 +51,10 @@ def test_the_page_on_filters_runs_from_top_to_bottom():
     run_page("filters.md")
 
 
+def test_the_page_on_durations_runs_from_top_to_bottom():
+    run_page("durations.md")
+
+
 def test_the_page_for_users_of_other_tools_runs_and_prints_what_it_shows():
     page = ROOT / "docs" / "migrating.md"
     assert page_outputs.rewritten(page) == page.read_text(), f"run: python tests/python/support/page_outputs.py {page}"
@@ -163,8 +167,10 @@ def test_the_code_about_graphs_is_the_reference_drivers():
         "compiled_models.md",
         "concepts.md",
         "distributed.md",
+        "durations.md",
         "filters.md",
         "glossary.md",
+        "index.md",
         "installation.md",
         "limitations.md",
         "migrating.md",

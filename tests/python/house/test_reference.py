@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import pkgutil
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -219,3 +220,25 @@ def test_the_documentation_builds_without_a_warning(read_headers, tmp_path):
     pages = "".join((tmp_path / "html" / "reference" / page).read_text() for page in ("python.html", "cpp.html"))
     assert all(f'id="{name}"' in pages for name in ("amanda.apply", "_CPPv4N6amanda4ToolE"))
     assert 'href="quickstart.html"' in (tmp_path / "html" / "index.html").read_text()
+    assert_names_link_to_the_reference(tmp_path / "html")
+
+
+def assert_names_link_to_the_reference(site):
+    pages = [page for page in site.rglob("*.html") if "_modules" not in page.parts]
+    quickstart = (site / "quickstart.html").read_text()
+    in_text = r'href="reference/python.html#{name}" title="{name}"><code[^>]*><span class="pre">{text}</span>'
+    for name, text in [("amanda.points", "amanda.points"), ("amanda.OpContext.source", "context.source")]:
+        assert re.search(in_text.format(name=name, text=text), quickstart)
+    assert 'class="name" href="reference/python.html#amanda.apply"' in quickstart
+    assert 'class="name" href="reference/tools.html#amanda.tools.profile.Profile"' in quickstart
+    assert "#_CPPv4N6amanda5ScopeE" in (site / "building_cpp_tools.html").read_text()
+    nested = re.compile(r"<a [^>]*>(?:(?!</a>).)*<a ", re.DOTALL)
+    assert not [page for page in pages if nested.search(page.read_text())]
+
+
+@needs_sphinx
+def test_a_name_that_does_not_exist_is_found():
+    exists = runpy.run_path(str(DOCS / "name_links.py"))["exists"]
+    known = ("amanda.apply", "amanda.OpContext.op_id", "amanda.tools.profile", "amanda.toolkit.tensorflow")
+    assert all(exists(name) for name in known)
+    assert not any(exists(f"amanda.{name}") for name in ("aply", "tools.profile.Profil", "tools.nope.Profile"))

@@ -24,7 +24,7 @@ from .watching import Seen
 class Differences(Results[Any, GroupBy]):
     """Rows by "id" (the default) are causes in the order in which they were found, then the operators that only one run
     has. By "change" one change of many operators, as in all layers, is one row, and the largest comes first. See
-    `amanda.reports.Results` for `rows`, `table` and `to_pandas`."""
+    `amanda.toolkit.Results` for `rows`, `table` and `to_pandas`."""
 
     _speaker = "diff"
     _groupings = GROUPINGS

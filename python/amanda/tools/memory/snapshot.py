@@ -11,7 +11,7 @@ from .rows import GROUPINGS, GroupBy, Held, Row, rows_of
 
 class MemorySnapshot(Results[Row, GroupBy]):
     """The memory in use at one moment. Rows are by "kind" (the default), "id", "op", "module" or "line", largest first;
-    see `amanda.reports.Results` for `rows`, `table` and `to_pandas`.
+    see `amanda.toolkit.Results` for `rows`, `table` and `to_pandas`.
 
     Attributes:
         when: the event at that moment.
