@@ -391,3 +391,46 @@ def test_a_browser_that_asks_a_network_is_noticed(tmp_path):
     assert policy in page
     _, complaints, addresses = visit(page.replace(policy, "<meta"), asks, tmp_path)
     assert addresses == ["http://127.0.0.1:9/picture.png"]
+
+
+SIGNS = """
+    const place = section("Signs"), headings = all("th button", place), [input] = all("input", place);
+    const click = async (name, number) => { headings[number].click(); found[name] = await column(place, 1); };
+    await click("largest", 1);
+    await click("smallest", 1);
+    await click("by_word", 2);
+    await click("by_word_reversed", 2);
+    input.value = "i̇";
+    input.dispatchEvent(new Event("input"));
+    found.dotted = await column(place, 1);
+"""
+
+
+def test_negative_numbers_equal_keys_and_letters_of_several_lengths_are_in_order(tmp_path):
+    numbers = [3.5, -1e300, 0.0, None, -0.0, -2.0, 5e-324, 1e300, -5e-324, 3.5]
+    words = ["b", "İx", "A9", "a10", "B", "a9", "x\0y", "İİ", "a", "A"]
+    rows = [SimpleNamespace(id=f"#{i}", n=n, w=w) for i, (n, w) in enumerate(zip(numbers, words, strict=True))]
+    columns = [
+        Column("id", lambda row: row.id, left=True),
+        Column("n", lambda row: str(row.n), field="n"),
+        Column("w", lambda row: row.w, left=True, field="w"),
+    ]
+    page = HtmlPage("Page")
+    page.add(table_of("Signs", columns, rows))
+    found, complaints, _ = visit(page.text(), SIGNS, tmp_path)
+    assert complaints == []
+
+    def ordered(of, reverse=False):
+        known = sorted((row for row in of if row.n is not None), key=lambda row: row.n, reverse=reverse)
+        return [*known, *(row for row in of if row.n is None)]
+
+    largest = ordered(rows, reverse=True)
+    smallest = ordered(largest)
+    assert found["largest"] == [row.id for row in largest]
+    assert found["smallest"] == [row.id for row in smallest]
+    natural = {"a": 0, "A": 0, "a9": 1, "A9": 1, "a10": 2, "b": 3, "B": 3, "İİ": 4, "İx": 5, "x\0y": 6}
+    by_word = sorted(smallest, key=lambda row: natural[row.w])
+    assert found["by_word"] == [row.id for row in by_word]
+    by_word_reversed = sorted(by_word, key=lambda row: natural[row.w], reverse=True)
+    assert found["by_word_reversed"] == [row.id for row in by_word_reversed]
+    assert sorted(found["dotted"]) == ["#1", "#7"]
