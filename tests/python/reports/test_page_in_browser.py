@@ -13,7 +13,7 @@ import pytest
 import torch
 from amanda.reports.html_page import HtmlPage
 from amanda.reports.rich_table import Column
-from amanda.reports.sections import MOST_BARS, Curve, table_of
+from amanda.reports.sections import MOST_BARS, Curve, Timeline, icicle_of, table_of
 from amanda.reports.tool_sections import sections_of
 from amanda.tools.memory import PeakMemory
 from amanda.tools.profile import Profile
@@ -367,6 +367,37 @@ def test_the_page_of_a_real_run(real_page, width, tmp_path):
     assert found["all_rows"] > 100
     assert found["orders"] == [["largest first", ["sort", True]], ["in the program's order", ["sort", False]]]
     assert found["labels"][0] == "program"
+
+
+CHARTS_FOUND = """
+    const [icicle, timeline, curve] = all(".chart"), hits = () => all("summary .hits").map(place => place.textContent);
+    const search = async text => {
+      search_for(text);
+      while (document.querySelector("[aria-busy]")) await pause(10);
+      await pause(500);
+      return hits();
+    };
+    found.modules = await search("INNER");
+    found.colors = icicle.data[0].marker.colors.map(color => color === FOUND);
+    found.drawn = all(".slice path.surface", icicle).map(slice => getComputedStyle(slice).fill).sort();
+    found.of_curve = await search("mb");
+    found.nothing = await search("");
+    found.plain = icicle.data[0].marker?.colors ?? null;
+"""
+
+
+def test_the_search_finds_boxes_and_curves(tmp_path):
+    page = HtmlPage("Page")
+    page.add(icicle_of("Modules", "ms", "program", [(["inner", "0"], 2.0), (["inner", "1"], 1.0), (["last"], 1.0)]))
+    page.add(Timeline("Time", "", ["main"], [0], [0.0], [1.0], ["inner"], ["a.py:1"], ["forward"]))
+    page.add(Curve("Memory", "", [0.0, 1.0], [1.0, 2.0], "MB"))
+    found, complaints, _ = visit(page.text(), CHARTS_FOUND, tmp_path)
+    assert complaints == []
+    assert found["modules"] == ["1", "1", "0"]
+    assert found["colors"] == [False, True, False, False, False]
+    assert found["drawn"].count("rgb(232, 89, 12)") == 1
+    assert found["of_curve"] == ["0", "0", "1"]
+    assert (found["nothing"], found["plain"]) == (["", "", ""], None)
 
 
 def test_a_browser_that_cannot_read_tables_says_so(rows, tmp_path):
