@@ -9,8 +9,9 @@ from typing import Any
 from amanda.cli.saved_runs import SavedRun
 from amanda.core.coverage import section as coverage
 from amanda.reports.html_page import HtmlPage
+from amanda.reports.joined_tables import joined
 from amanda.reports.progress import Progress
-from amanda.reports.sections import KINDS, Section, Text
+from amanda.reports.sections import KINDS, Section, Table, Text
 
 _ORDER = list(KINDS.values())
 
@@ -39,6 +40,38 @@ def write(path: str, runs: Sequence[SavedRun]) -> None:
         progress.now("writing the file")
         page.write(path)
         progress.advance()
+
+
+def write_two(path: str, first: Sequence[SavedRun], second: Sequence[SavedRun], names: tuple[str, str]) -> None:
+    """Writes a page about two runs: their tables as one, and each other section of one next to that of the other.
+
+    Processes are compared by rank. Raises as `write`.
+
+    Arguments:
+        names: of the runs.
+    """
+    summaries = [f"{name}: {_summary(run)}" for name, runs in zip(names, (first, second), strict=True) for run in runs]
+    page = HtmlPage(f"{names[0]} and {names[1]}", "\n\n".join(summaries))
+    ranks = sorted({run.rank for run in (*first, *second)})
+    for rank in ranks:
+        sides = [[section for run in runs if run.rank == rank for section in run.sections] for runs in (first, second)]
+        for section in _paired(sides[0], sides[1], names):
+            page.add(section, rank if len(ranks) > 1 else None)
+    page.write(path)
+
+
+def _paired(first: Sequence[Section], second: Sequence[Section], names: tuple[str, str]) -> list[Section]:
+    """Sections with the same heading next to each other, in the order of a page of one run."""
+    found: list[Section] = []
+    theirs = {(type(section), section.heading): section for section in second}
+    for ours in first:
+        other = theirs.pop((type(ours), ours.heading), None)
+        if isinstance(ours, Table) and isinstance(other, Table):
+            found.append(joined(ours, other, names))
+        else:
+            found += [section.under(name) for name, section in zip(names, (ours, other), strict=True) if section]
+    found += [section.under(names[1]) for section in theirs.values()]
+    return sorted(found, key=lambda section: (section.heading == coverage.HEADING, _ORDER.index(type(section))))
 
 
 def _summary(run: SavedRun) -> str:
