@@ -1,15 +1,15 @@
 """Packed tables: the data of a table as a page holds it, small in the file and quick to read for a browser.
 
 The text is base64 of a gzip stream of: the length of a JSON object, as 8 bytes; the object, padded to a multiple of 8
-bytes; arrays; texts. Numbers are little-endian. The object has the table's `heading`, `headings`, `numbers` and `total`;
-`rows`, those that the page has; `lines`, the most of a cell; and a list `columns`, each with `texts` and `keys`, as in
-`Table`, and `widest`, the letters of its longest line. Texts and keys are null, or one of:
+bytes; arrays; texts. Numbers are little-endian. The object has the table's `heading`, `headings`, `numbers` and `total`.
+`rows` is the number of rows that the page has, and `lines` the most lines of a cell. Each of the `columns` has `texts` and
+`keys`, as in `Table`, and `widest`, the letters of its longest line. Texts and keys are null, or one of:
 
 - `{"words": [start, end], "count": n, "unknown": n, "same": [...], "codes": start}`: the n different words, in the order in
   which a column is sorted by them, are a text in UTF-8, each but the last followed by a byte of 0. If something is not
   known, `unknown` is the position of an empty word that stands for it, or else null. `same` has the positions of words
-  that are sorted as the one before. An array of uint32 has the position of each row's word; null: each row has the word
-  at its own position.
+  that are sorted as the one before. An array of uint32 has the position of each row's word. If `codes` is null, each row
+  has the word at its own position.
 - `{"numbers": start}`: an array of float64; NaN where nothing is known.
 
 Starts and ends are bytes from the beginning of the arrays. So a browser makes no object for a word, sorts by numbers only,

@@ -209,6 +209,10 @@ def test_two_runs_are_on_one_page(write_run, tmp_path, capsys):
     assert table["headings"][:4] == ["op", "calls, before", "calls, after", "calls, difference"]
     assert rows["aten::linear"] == ("1", "1", "+0")
     assert rows["aten::relu"] == ("1", "", "only before")
+    assert page.count("<h3>before</h3>") == page.count("<h3>after</h3>") > 3
+    assert page.count("<h2>source code of ") == len(set(re.findall('data-path="([^"]*)"', page))), (
+        "one panel for each file"
+    )
     assert rows["aten::gelu"] == ("", "1", "only after")
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from amanda.reports.html_page import HtmlPage
 from amanda.reports.rich_table import Column
-from amanda.reports.sections import MOST_BARS, Curve, Timeline, icicle_of, table_of
+from amanda.reports.sections import MOST_BARS, Curve, Text, Timeline, icicle_of, table_of
 from amanda.reports.tool_sections import sections_of
 from amanda.tools.memory import PeakMemory
 from amanda.tools.profile import Profile
@@ -398,6 +398,37 @@ def test_the_search_finds_boxes_and_curves(tmp_path):
     assert found["drawn"].count("rgb(232, 89, 12)") == 1
     assert found["of_curve"] == ["0", "0", "1"]
     assert (found["nothing"], found["plain"]) == (["", "", ""], None)
+
+
+PAIRS = """
+    found.titles = all("h2").map(title => title.textContent);
+    found.runs = all("h3").map(title => title.textContent);
+    found.tabs = all("[role=tab]").length;
+    found.boxes = all(".pair section").map(place => {
+      const { left, top, width } = place.getBoundingClientRect();
+      return { left, top, width, drawn: all("svg.main-svg", place)[0]?.getBoundingClientRect().width ?? 0 };
+    });
+    found.shown = all(".pair section").map(place => place.checkVisibility());
+    found.wide = document.documentElement.scrollWidth;
+"""
+
+
+@pytest.mark.parametrize("width", [700, 1400])
+def test_two_runs_stand_next_to_each_other(width, tmp_path):
+    page = HtmlPage("Page")
+    for run in ("before", "after"):
+        page.add(Curve("Memory", "", [0.0, 1.0], [1.0, 2.0], "MB"), run=run)
+    for run in ("before", "after"):
+        page.add(Text("answer", f"it is slow {run}"), run=run)
+    found, complaints, _ = visit(page.text(), PAIRS, tmp_path, width)
+    assert complaints == []
+    assert (found["titles"], found["runs"]) == (["Memory", "answer"], ["before", "after"] * 2)
+    assert (found["tabs"], found["shown"]) == (0, [True] * 4)
+    assert found["wide"] <= width
+    first, second = found["boxes"][:2]
+    assert first["drawn"] == pytest.approx(first["width"], abs=1)
+    assert (first["top"] == second["top"]) == (width == 1400)
+    assert (first["left"] == second["left"]) == (width == 700)
 
 
 def test_a_browser_that_cannot_read_tables_says_so(rows, tmp_path):
