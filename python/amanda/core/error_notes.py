@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from amanda import _core
+from amanda.driver.identity import cells
 
 _MOST_NAMED = 3
 _OF_SHAPES = re.compile(r"\b(shapes?|sizes?|dimensions?)\b")
@@ -15,6 +16,7 @@ _IN_TOOL = "[amanda] in tool '"  # begins the note of the core on what a tool's 
 
 def add(error: BaseException, scope: _core.Scope) -> None:
     """Adds what the tools of the scope may have to do with the error. Most errors get no note."""
+    _name_cells(getattr(error, "__notes__", None))
     if not isinstance(error, RuntimeError | ValueError | TypeError):
         return
     text, notes = str(error), getattr(error, "__notes__", [])
@@ -32,10 +34,18 @@ def add(error: BaseException, scope: _core.Scope) -> None:
         error.add_note(note)
 
 
+def _name_cells(notes: object) -> None:
+    """Names cells in Amanda's notes: the core knows their files only."""
+    if isinstance(notes, list):
+        notes[:] = [
+            cells.in_text(note) if isinstance(note, str) and note.startswith("[amanda]") else note for note in notes
+        ]
+
+
 def _replaced(actions: Iterable[_core.ActionDescription]) -> dict[str, None]:
     return dict.fromkeys(
         f"{one.routine} of tool '{one.tool}' replaces {one.operator}{f' in {one.module_path}' if one.module_path else ''} "
-        f"({one.source})"
+        f"({cells.line_in_cell(one.source)})"
         for one in actions
         if one.when == "replace" and not one.removed
     )

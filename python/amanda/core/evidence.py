@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from amanda.core import fork
 from amanda.core.coverage.reasons import REASONS
 from amanda.driver.protocol import CoverageCounter
+from amanda.reports import notebook
 
 MOST_NAMED = 3
 
@@ -56,6 +57,12 @@ class Evidence:
     def not_looked_at(self) -> str:
         """A text that says what ran and was not looked at; empty if nothing is known."""
         return "; ".join(one.text for one in self.unseen)
+
+    def _repr_html_(self) -> str:
+        missed = [f"not looked at: {one.text}" for one in self.unseen]
+        return notebook.together(
+            [notebook.text(f"{self.tool} looked at {self.looked_at}"), *map(notebook.text, missed)]
+        )
 
     def __str__(self) -> str:
         return f"{self.looked_at}{f'; not looked at: {self.not_looked_at}' if self.unseen else ''}"

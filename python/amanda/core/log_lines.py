@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from amanda import _core
-from amanda.driver.identity import frames
+from amanda.driver.identity import cells, frames
 
 _MOST_NAMED = 3
 _OF_ANOTHER_SHAPE = "put a tensor of another shape in place of one that requires a gradient"
@@ -24,7 +24,7 @@ def write(line: str) -> None:
     """Writes a line to the log. It is called on the thread on which the line has its cause."""
     if _OF_ANOTHER_SHAPE in line:
         line += _routines_here()
-    logging.getLogger("amanda").warning(line)
+    logging.getLogger("amanda").warning(cells.in_text(line))
 
 
 def _routines_here() -> str:

@@ -22,6 +22,7 @@ from amanda.core.step_tool import StepTool
 from amanda.core.tool import Tool, _meant, public_names
 from amanda.driver import protocol, registry
 from amanda.driver.identity import roots
+from amanda.reports import notebook
 from amanda.reports.scope_description import ScopeDescription, description_of
 
 P = ParamSpec("P")
@@ -62,6 +63,13 @@ class Scope:
         cache = self._core.cache_info()
         known = f"known operators: {cache.currsize}, analyses: {cache.misses}, cache hits: {cache.hits}"
         return f"<amanda.Scope of {tools}; {self._entered_text()}; {known}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the results of its tools."""
+        shown = [
+            tool._repr_html_() if hasattr(tool, "_repr_html_") else notebook.text(repr(tool)) for tool in self._tools
+        ]
+        return notebook.together([notebook.remark(repr(self)), *shown])
 
     def _entered_text(self) -> str:
         here = sum(entry.scope is self for entry in _here.entries)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from amanda.core.analysis_routine import BackwardUse
 from amanda.core.tool import NativeTool, Tool, _Ask
 from amanda.core.unmatched import UnmatchedFilterWarning
-from amanda.driver.identity import frames
+from amanda.driver.identity import cells, frames
 
 
 class _Backward(NamedTuple):
@@ -70,4 +70,4 @@ def _line_of_the_program() -> tuple[str, int]:
     frame = sys._getframe(1)
     while frame.f_back is not None and frames.is_ours(frame.f_code.co_filename):
         frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
+    return cells.readable_file(frame.f_code.co_filename), frame.f_lineno

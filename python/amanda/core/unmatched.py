@@ -8,10 +8,12 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from amanda import _core, ops
 from amanda.core import near_names
 from amanda.core.asked_names import AskedNames
+from amanda.driver.identity import cells
 
 MOST_LISTED = 5
 
@@ -56,7 +58,15 @@ def warn_here(text: str, category: type[Warning] = UnmatchedFilterWarning) -> No
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
         level, frame = level + 1, frame.f_back
-    warnings.warn(text, category, stacklevel=level)
+    path, names = frame.f_code.co_filename, frame.f_globals
+    if (file := cells.readable_file(path)) == path:
+        warnings.warn(text, category, stacklevel=level)
+        return
+    once = _once.setdefault(file, {})  # cells have the same globals, and so one register of warnings
+    warnings.warn_explicit(text, category, file, frame.f_lineno, names.get("__name__", "__main__"), once)
+
+
+_once: dict[str, dict[Any, Any]] = {}  # by cell: the warnings that filters show once
 
 
 # ---- no such operator ran ----------------------------------------------------------------------------------------------

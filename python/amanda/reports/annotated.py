@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
+from amanda.driver.identity.cells import line_in_cell
 from amanda.reports.arguments import whole_number
 from amanda.reports.results import ByT, Results, RowT
 from amanda.reports.rich_table import Column
@@ -58,7 +59,7 @@ class AnnotatedResults(Results[RowT, ByT]):
                 files = _by_file(rows)
                 found = matching([*files], file)
             if len(found) != 1:
-                which = ", ".join(found or files) or "none"
+                which = ", ".join(map(line_in_cell, found or files)) or "none"
                 what = (
                     "several files have such a path" if found else "no operator was called there; these files have some"
                 )
@@ -110,7 +111,7 @@ class AnnotatedResults(Results[RowT, ByT]):
             ]
             code, heat = [line.code or "" for line in file.lines], [listing.heat(line) for line in file.lines]
             missing = "" if file.readable else "source not available"
-            yield Listing(file.heading, missing, headings, cells, code, heat, file.path)
+            yield Listing(file.heading, missing, headings, cells, code, heat, line_in_cell(file.path))
 
     # ---- what subclasses define -------------------------------------------------------------------------------------
 
@@ -154,7 +155,7 @@ class AnnotatedResults(Results[RowT, ByT]):
         nowhere = [row for row, place in lines if not place]
         texts = []
         if library:
-            most = f"most in {library[0].source} ({self._costs(library[:1], rows)})"
+            most = f"most in {line_in_cell(library[0].source)} ({self._costs(library[:1], rows)})"
             texts.append(f"{self._with_share(library, rows)} in installed packages, {most}; libraries=True lists them")
         if nowhere:
             texts.append(f"{self._with_share(nowhere, rows)} outside of lines of Python")

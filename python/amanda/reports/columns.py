@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from amanda.reports.rich_table import Column
-from amanda.reports.source_files import line_of_code
+from amanda.reports.source_files import line_of_code, short_line
 
 
 def name_column(by: str) -> Column:
@@ -49,5 +48,5 @@ def _line(row: Any) -> str:
 
 
 def _place(row: Any) -> str:
-    where = ", ".join(text for text in (row.module_path, os.path.basename(row.source)) if text)
+    where = ", ".join(text for text in (row.module_path, short_line(row.source)) if text)
     return f"{row.name}\n  {where}" if where else str(row.name)

@@ -47,14 +47,16 @@ class HtmlPage:
         self._title, self._summary = title, summary
         self._parts: list[page_panels.Part] = []
 
-    def add(self, section: Section, rank: int | None = None) -> None:
+    def add(self, section: Section, rank: int | None = None, *, run: str = "") -> None:
         """Adds a section below the others.
 
         Arguments:
             rank: the rank of the process that the section is about; None if it is not about one process. On a page of
                 several ranks, the reader chooses one of them, or all.
+            run: the one of two runs that the section is about. Sections of the same kind and heading that follow each
+                other stand next to each other; so does source code of the same file.
         """
-        self._parts.append(page_panels.part_of(section, rank))
+        self._parts.append(page_panels.part_of(section, rank, run))
 
     def add_text(self, heading: str, text: str) -> None:
         """A section of text. Line breaks are kept."""

@@ -29,6 +29,7 @@ class Part:
     group_title: str  # of a panel of several
     tab: str  # its title in a panel of several
     shown: dict[str, Any]
+    run: str = ""  # one of two that stand next to each other
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +39,21 @@ class Panel:
     rank: int | None
     sections: list[dict[str, Any]]
     is_open: bool
+    is_pair: bool = False  # its sections are shown next to each other, without tabs
 
 
-def part_of(section: Section, rank: int | None) -> Part:
-    """`rank`: of the process that the section is about; None if it is not about one."""
+def part_of(section: Section, rank: int | None, run: str = "") -> Part:
+    """The part that shows a section.
+
+    Arguments:
+        rank: of the process that the section is about; None if it is not about one.
+        run: the one of two runs that it is about.
+    """
+    if run:
+        part = part_of(section.under(run), rank)
+        title = f"source code of {section.path}" if isinstance(section, Listing) and section.path else section.heading
+        title = title if rank is None else f"rank {rank}: {title}"
+        return dataclasses.replace(part, group=(type(section), title, rank), group_title=title, tab=run, run=run)
     if rank is not None:
         section = section.under(f"rank {rank}")
     heading = section.heading
@@ -72,7 +84,7 @@ def panels_of(parts: Sequence[Part]) -> list[Panel]:
         is_open = len(groups) <= _FEW or is_first
         opened.add(kind)
         title = group[0].group_title if len(group) > 1 else group[0].heading
-        panels.append(Panel(id_, title, group[0].rank, sections, is_open))
+        panels.append(Panel(id_, title, group[0].rank, sections, is_open, bool(group[0].run)))
     return panels
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from amanda.driver.identity import cells
+
 if TYPE_CHECKING:
     from amanda.core.op_context import OpContext
 
@@ -25,7 +27,7 @@ class Place(NamedTuple):
         return cls(context.op_id, context.op.name, context.module_path, context.source)
 
     def __str__(self) -> str:
-        where = ", ".join(text for text in (self.module_path, self.source) if text)
+        where = ", ".join(text for text in (self.module_path, cells.line_in_cell(self.source)) if text)
         return f"{self.name} ({where})" if where else self.name
 
     def group(self, by: str) -> Place:

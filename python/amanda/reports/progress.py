@@ -1,4 +1,4 @@
-"""Progress of long work: a bar of `rich.progress` on standard error while it runs, if that is a terminal.
+"""Progress of long work: a bar while it runs, of `rich.progress` on a terminal, of HTML in a notebook.
 
 Amanda's own part is when a bar is drawn. rich draws it at once, and on a thread of its own.
 """
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from amanda.reports import notebook_bar
 from amanda.reports.rank import this_rank
 
 FIRST = 0.5  # seconds until a bar is shown: shorter work shows none
@@ -32,13 +33,23 @@ def claimed_terminal() -> Iterator[bool]:
     The block may draw if standard error is a terminal, and no other block draws there. Other blocks are those of this
     process, of the first rank, and of the process that has started this one by `multiprocessing`.
     """
-    if not _is_terminal() or not _is_first() or not _drawing.acquire(blocking=False):
+    with _claimed(_is_terminal) as claimed:
+        yield claimed
+
+
+@contextlib.contextmanager
+def _claimed(is_shown: Callable[[], bool]) -> Iterator[bool]:
+    if not is_shown() or not _is_first() or not _drawing.acquire(blocking=False):
         yield False
         return
     try:
         yield True
     finally:
         _drawing.release()
+
+
+def _is_interactive() -> bool:
+    return _is_terminal() and bool(terminal().is_interactive)
 
 
 def _is_terminal() -> bool:
@@ -99,6 +110,24 @@ def bar(what: str, total: float | None, began: float) -> Any:
     return shown
 
 
+class TerminalBar:
+    """`bar`, where something draws it. Arguments: as of `bar`."""
+
+    def __init__(self, what: str, total: float | None, began: float) -> None:
+        self._shown = bar(what, total, began)
+
+    def show(self, done: float, what: str) -> None:
+        _update(self._shown, done, what)
+        if self._shown.live.is_started:
+            self._shown.refresh()
+        else:
+            self._shown.start()  # draws it, too
+
+    def erase(self, done: float, what: str) -> None:
+        _update(self._shown, done, what)
+        self._shown.stop()
+
+
 class Progress:
     """Shows a bar on standard error while a block runs: the part of the work that is done, and the time that is left::
 
@@ -107,9 +136,9 @@ class Progress:
                 run(trial)
                 progress.advance()
 
-    The bar is erased when the block ends, also by an exception. If standard error is not a terminal, nothing is
-    written. Among several processes, ranks and blocks, only the first has a bar. The program's output is not changed: a
-    line of it may follow the rest of a bar.
+    The bar is erased when the block ends, also by an exception. In a notebook it is below the cell. Elsewhere, nothing is
+    written if standard error is not a terminal. Among several processes, ranks and blocks, only the first has a bar. The
+    program's output is not changed: a line of it may follow the rest of a bar.
 
     `advance` draws the bar, at most ten times a second, and not in the first half second. This needs no other thread.
 
@@ -135,13 +164,16 @@ class Progress:
         self._now = ""
         self._done = 0.0
         self._next = float("inf")  # when to draw; never where there is no bar
-        self._bar: Any = None
+        self._bar: Any = None  # a TerminalBar or a NotebookBar
+        self._make: Callable[[str, float | None, float], Any] = TerminalBar
         self._lock = threading.RLock()
         self._left = contextlib.ExitStack()
         self._process, self._began = 0, 0.0  # a process of 0 means that nothing is shown
 
     def __enter__(self) -> Progress:
-        if self._show and self._left.enter_context(claimed_terminal()) and terminal().is_interactive:
+        in_notebook = self._show and notebook_bar.is_notebook()
+        if self._show and self._left.enter_context(_claimed(lambda: in_notebook or _is_interactive())):
+            self._make = notebook_bar.NotebookBar if in_notebook else TerminalBar
             self._process, self._began = os.getpid(), time.monotonic()
             self._next = self._began + FIRST
             self._left.callback(self._erase)
@@ -192,12 +224,8 @@ class Progress:
             return
         with self._lock, self._harmless():
             if self._bar is None:
-                self._bar = bar(self._what, self._total, self._began)
-            self._update()
-            if self._bar.live.is_started:
-                self._bar.refresh()
-            else:
-                self._bar.start()  # draws it, too
+                self._bar = self._make(self._what, self._total, self._began)
+            self._bar.show(*self._state())
             self._next = time.monotonic() + PERIOD
 
     def _erase(self) -> None:
@@ -205,12 +233,11 @@ class Progress:
             return
         with self._lock, self._harmless():
             if self._bar is not None:
-                self._update()
-                self._bar.stop()
+                self._bar.erase(*self._state())
 
-    def _update(self) -> None:
+    def _state(self) -> tuple[float, str]:
         done = self._measure() if self._measure is not None else self._done
-        _update(self._bar, done, f"{self._what}: {self._now}" if self._now else self._what)
+        return done, f"{self._what}: {self._now}" if self._now else self._what
 
     @contextlib.contextmanager
     def _harmless(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from amanda.reports import exports
+from amanda.reports import exports, notebook
 from amanda.reports.arguments import check_choice
 from amanda.reports.data_frame import data_frame
 from amanda.reports.rich_table import Column, rich_table
@@ -178,6 +178,16 @@ class Results(Generic[RowT, ByT]):
         Tools call `Tool.reset_evidence` in it.
         """
         raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the answer, and the first rows of the first table."""
+        by = self._checked(None)
+        table = self.table(by, notebook.TOP)
+        shown = table._repr_html_() if table.rows else notebook.remark("no rows so far")
+        others = ", ".join(f'.table("{other}")' for other in self.groupings()[1:])
+        more = notebook.remark(f"also {others}") if table.rows and others else ""
+        title = notebook.heading(f"{type(self).__name__} by {by}")
+        return notebook.together([title, notebook.text(self.answer()), shown, more])
 
     def _rows(self, by: ByT) -> list[RowT]:
         """The rows of one of `_groupings`, in their natural order."""

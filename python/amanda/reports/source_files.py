@@ -8,6 +8,8 @@ import os
 import sysconfig
 from collections.abc import Iterator, Sequence
 
+from amanda.driver.identity import cells
+
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -37,7 +39,8 @@ def paths_from_here() -> Iterator[None]:
 
 def line_of_code(source: str) -> str:
     """A source line, "/home/me/model.py:12", as people read it: its path is from the working directory if it is in there,
-    and of an installed package from the folder of all packages."""
+    and of an installed package from the folder of all packages. A line of a notebook is "cell [3], line 2"."""
+    source = cells.line_in_cell(source)
     path = source.replace("\\", "/")
     for name in _INSTALLED:
         _, found, inside = path.rpartition(f"/{name}/")
@@ -45,6 +48,11 @@ def line_of_code(source: str) -> str:
             return inside
     here = _folder or _working_folder()
     return source.removeprefix(os.path.join(here, "")) if here else source
+
+
+def short_line(source: str) -> str:
+    """The same without folders: "model.py:12"."""
+    return os.path.basename(cells.line_in_cell(source))
 
 
 def _working_folder() -> str:
@@ -61,7 +69,11 @@ def split_line(source: str) -> tuple[str, int] | None:
 
 
 def matching(paths: Sequence[str], wanted: str | os.PathLike[str]) -> list[str]:
-    """The paths that are the wanted one, or else those that end with its parts."""
+    """The paths that are the wanted one, or else those that end with its parts. A cell is wanted as "cell [3]"."""
     wanted = os.fspath(wanted)
-    exact = [path for path in paths if path == wanted or os.path.abspath(path) == os.path.abspath(wanted)]
+    exact = [
+        path
+        for path in paths
+        if wanted in (path, cells.cell_of(path)) or os.path.abspath(path) == os.path.abspath(wanted)
+    ]
     return exact or [path for path in paths if path.endswith(os.sep + os.path.normpath(wanted))]

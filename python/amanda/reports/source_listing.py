@@ -7,6 +7,7 @@ import linecache
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from amanda.driver.identity.cells import line_in_cell
 from amanda.reports.rich_table import Column
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class SourceListing:
         return "\n".join(text for text, _ in self._lines())
 
     def __repr__(self) -> str:
-        return f"<amanda listing: {', '.join(file.path for file in self.files) or 'no file'}>"
+        return f"<amanda listing: {', '.join(line_in_cell(file.path) for file in self.files) or 'no file'}>"
 
     def __rich__(self) -> rich.console.Group:
         """Long lines are cut, not folded."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import html
 import io
 import re
 from typing import Any
@@ -16,6 +15,7 @@ import rich.measure
 import rich.table
 import rich.text
 
+from amanda.reports import notebook
 from amanda.reports.terminal import terminal_width
 
 ELLIPSIS = "…"
@@ -163,15 +163,10 @@ class Table(rich.table.Table):  # type: ignore[misc]
 
     def _repr_html_(self) -> str:
         columns = self.columns
-        # "pre": names are whole, however narrow the page; it scrolls.
-        aligned = [f' style="text-align: {column.justify}; white-space: pre"' for column in columns]
-        lines = ["<table>"]
-        if self.caption:
-            lines.append(f"<caption>{_escaped(self.caption)}</caption>")
-        lines.append(_html_row("th", [column.header for column in columns], aligned))
-        for row, cells in zip(self.rows, zip(*(column.cells for column in columns), strict=True), strict=True):
-            lines.append(_html_row("td", cells, aligned, _STYLES.get(str(row.style), "")))
-        return "\n".join([*lines, "</table>"])
+        cells = zip(*(column.cells for column in columns), strict=True)
+        rows = (([*map(_text, of)], _STYLES.get(str(row.style), "")) for row, of in zip(self.rows, cells, strict=True))
+        headings = [_text(column.header) for column in columns]
+        return notebook.table(headings, [column.justify for column in columns], rows, _text(self.caption or ""))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, **options: Any) -> dict[str, str]:
         """IPython calls it before `_repr_html_`: rich's own HTML would be text of the terminal's width."""
@@ -179,12 +174,7 @@ class Table(rich.table.Table):  # type: ignore[misc]
         return {kind: self._repr_html_() if kind == "text/html" else text for kind, text in bundle.items()}
 
 
-_STYLES = {"bold": ' style="font-weight: bold"', "dim": ' style="opacity: 0.6"'}  # of rows, in rich's words
-
-
-def _html_row(tag: str, cells: Any, aligned: list[str], style: str = "") -> str:
-    inside = "".join(f"<{tag}{how}>{_escaped(cell)}</{tag}>" for cell, how in zip(cells, aligned, strict=True))
-    return f"<tr{style}>{inside}</tr>"
+_STYLES = {"bold": "font-weight: bold", "dim": "opacity: 0.6"}  # of rows, in rich's words
 
 
 def _joined(cell: object) -> object:
@@ -192,10 +182,6 @@ def _joined(cell: object) -> object:
     if not isinstance(cell, rich.text.Text) or "\n" not in cell.plain:
         return cell
     return rich.text.Text(", ".join(map(str.strip, cell.plain.split("\n"))), style=cell.style)
-
-
-def _escaped(cell: object) -> str:
-    return html.escape(_text(cell))
 
 
 def _text(cell: object) -> str:

@@ -4,8 +4,8 @@ Results
     `Results` gives a tool `rows`, `table`, `to_pandas` and files, in one or more `Grouping`; `AnnotatedResults` also shows
     the source code with them. `Column` and `name_column`, `number_column`, `percentage_column` and `general_column` are
     columns of tables; `fields_of` lists those of data frames; `Progress` is a bar. See also `toolkit.tables`,
-    `toolkit.answers`, `toolkit.figures`, `toolkit.pages`, `toolkit.chrome_trace`, `toolkit.durations` and
-    `toolkit.tensor_file`.
+    `toolkit.answers`, `toolkit.figures`, `toolkit.pages`, `toolkit.notebooks`, `toolkit.chrome_trace`, `toolkit.durations`
+    and `toolkit.tensor_file`.
 Places
     `Place` is an operator at its place in the program, and `PlaceRow` the base of rows about one. `GroupBy`,
     `PLACE_FIELDS` and `place_groupings` are the common groupings; `counted_groupings` and `grouped` are for rows that add

@@ -13,6 +13,7 @@ from amanda import _core
 from amanda.core import fork
 from amanda.core.op_context import OpContext
 from amanda.core.tool import Tool
+from amanda.driver.identity import cells
 from amanda.reports.places import Place
 from amanda.toolkit.native import natively
 from amanda.toolkit.schemas import ALLOCATES, COPIES, GROWS, WRITES_SOME, Sides
@@ -32,7 +33,7 @@ class Unwritten(NamedTuple):
         written = (
             "to all of which no operator is known to have written" if self.in_part else "to which no operator wrote"
         )
-        return f"memory that {self.place.name} allocated ({self.place.source}), and {written}"
+        return f"memory that {self.place.name} allocated ({cells.line_in_cell(self.place.source)}), and {written}"
 
 
 class UnwrittenMemory(Tool):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 
 import amanda
@@ -187,3 +188,36 @@ def test_a_folder_without_a_run(report, tmp_path):
         status, errors, page = report(folder)
         assert (status, page) == (2, None)
         assert errors.endswith(f"amanda report: error: {text}\n")
+
+
+def test_two_runs_are_on_one_page(write_run, tmp_path, capsys):
+    folder = write_run()
+    for name in ("before", "after"):
+        shutil.copytree(folder, tmp_path / name)
+    after = tmp_path / "after" / "profile.page.json"
+    after.write_text(after.read_text().replace("aten::relu", "aten::gelu"))
+    path = tmp_path / "both.html"
+    main(["report", str(tmp_path / "before"), str(tmp_path / "after"), "-o", str(path)])
+    assert capsys.readouterr().out == f"the page is {path}\n"
+    page = path.read_text()
+    assert "<title>before and after</title>" in page
+    assert (
+        page.count('data-heading="before: profile: answer"') == page.count('data-heading="after: profile: answer"') == 1
+    )
+    (table,) = [table for table in tables_of(page) if table["heading"] == "profile by op"]
+    rows = dict(zip(table["texts"][0], zip(*table["texts"][1:4], strict=True), strict=True))
+    assert table["headings"][:4] == ["op", "calls, before", "calls, after", "calls, difference"]
+    assert rows["aten::linear"] == ("1", "1", "+0")
+    assert rows["aten::relu"] == ("1", "", "only before")
+    assert page.count("<h3>before</h3>") == page.count("<h3>after</h3>") > 3
+    assert page.count("<h2>source code of ") == len(set(re.findall('data-path="([^"]*)"', page))), (
+        "one panel for each file"
+    )
+    assert rows["aten::gelu"] == ("", "1", "only after")
+
+
+def test_three_runs_are_not_on_one_page(write_run, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["report", *[str(write_run())] * 3])
+    assert stopped.value.code == 2
+    assert "a page is about one run or two, got 3 folders" in capsys.readouterr().err

@@ -1,8 +1,8 @@
 """Coverage reports of scopes: nested, entered again, left in any order, failing; what a report prints."""
 
 import dataclasses
-import html
 import threading
+from xml.etree import ElementTree
 
 import amanda
 import pytest
@@ -174,8 +174,14 @@ def test_the_table():
     assert str(report_of([])) == "forward: nothing\nbackward: nothing"
 
 
-def test_a_notebook_shows_a_report_as_it_is_printed():
-    report = report_of([("aten::<sin>", False, 1, {"inner": 2})])
-    assert "aten::<sin>" in str(report)
-    assert report._repr_html_() == f"<pre>{html.escape(str(report))}</pre>"
-    assert "<sin>" not in report._repr_html_()
+def test_a_notebook_shows_a_report_as_a_table():
+    report = report_of([("aten::<sin>", False, 1, {"inner": 2}), ("Mm", True, 1, {})])
+    page = ElementTree.fromstring(report._repr_html_())
+    assert [[cell.text or "" for cell in row] for row in page.iter("tr")] == [
+        ["", "operator", "dispatched", "seen", "skipped"],
+        ["forward", "aten::<sin>", "3", "1", "2 inner"],
+        ["backward", "Mm", "1", "1", ""],
+        ["all forward", "", "3", "1", "2 inner"],
+        ["all backward", "", "1", "1", ""],
+    ]
+    assert page.findtext(".//caption") == f"inner: {REASONS['inner']}"

@@ -13,7 +13,7 @@ import pytest
 import torch
 from amanda.reports.html_page import HtmlPage
 from amanda.reports.rich_table import Column
-from amanda.reports.sections import MOST_BARS, Curve, table_of
+from amanda.reports.sections import MOST_BARS, Curve, Text, Timeline, icicle_of, table_of
 from amanda.reports.tool_sections import sections_of
 from amanda.tools.memory import PeakMemory
 from amanda.tools.profile import Profile
@@ -369,6 +369,68 @@ def test_the_page_of_a_real_run(real_page, width, tmp_path):
     assert found["labels"][0] == "program"
 
 
+CHARTS_FOUND = """
+    const [icicle, timeline, curve] = all(".chart"), hits = () => all("summary .hits").map(place => place.textContent);
+    const search = async text => {
+      search_for(text);
+      while (document.querySelector("[aria-busy]")) await pause(10);
+      await pause(500);
+      return hits();
+    };
+    found.modules = await search("INNER");
+    found.colors = icicle.data[0].marker.colors.map(color => color === FOUND);
+    found.drawn = all(".slice path.surface", icicle).map(slice => getComputedStyle(slice).fill).sort();
+    found.of_curve = await search("mb");
+    found.nothing = await search("");
+    found.plain = icicle.data[0].marker?.colors ?? null;
+"""
+
+
+def test_the_search_finds_boxes_and_curves(tmp_path):
+    page = HtmlPage("Page")
+    page.add(icicle_of("Modules", "ms", "program", [(["inner", "0"], 2.0), (["inner", "1"], 1.0), (["last"], 1.0)]))
+    page.add(Timeline("Time", "", ["main"], [0], [0.0], [1.0], ["inner"], ["a.py:1"], ["forward"]))
+    page.add(Curve("Memory", "", [0.0, 1.0], [1.0, 2.0], "MB"))
+    found, complaints, _ = visit(page.text(), CHARTS_FOUND, tmp_path)
+    assert complaints == []
+    assert found["modules"] == ["1", "1", "0"]
+    assert found["colors"] == [False, True, False, False, False]
+    assert found["drawn"].count("rgb(232, 89, 12)") == 1
+    assert found["of_curve"] == ["0", "0", "1"]
+    assert (found["nothing"], found["plain"]) == (["", "", ""], None)
+
+
+PAIRS = """
+    found.titles = all("h2").map(title => title.textContent);
+    found.runs = all("h3").map(title => title.textContent);
+    found.tabs = all("[role=tab]").length;
+    found.boxes = all(".pair section").map(place => {
+      const { left, top, width } = place.getBoundingClientRect();
+      return { left, top, width, drawn: all("svg.main-svg", place)[0]?.getBoundingClientRect().width ?? 0 };
+    });
+    found.shown = all(".pair section").map(place => place.checkVisibility());
+    found.wide = document.documentElement.scrollWidth;
+"""
+
+
+@pytest.mark.parametrize("width", [700, 1400])
+def test_two_runs_stand_next_to_each_other(width, tmp_path):
+    page = HtmlPage("Page")
+    for run in ("before", "after"):
+        page.add(Curve("Memory", "", [0.0, 1.0], [1.0, 2.0], "MB"), run=run)
+    for run in ("before", "after"):
+        page.add(Text("answer", f"it is slow {run}"), run=run)
+    found, complaints, _ = visit(page.text(), PAIRS, tmp_path, width)
+    assert complaints == []
+    assert (found["titles"], found["runs"]) == (["Memory", "answer"], ["before", "after"] * 2)
+    assert (found["tabs"], found["shown"]) == (0, [True] * 4)
+    assert found["wide"] <= width
+    first, second = found["boxes"][:2]
+    assert first["drawn"] == pytest.approx(first["width"], abs=1)
+    assert (first["top"] == second["top"]) == (width == 1400)
+    assert (first["left"] == second["left"]) == (width == 700)
+
+
 def test_a_browser_that_cannot_read_tables_says_so(rows, tmp_path):
     page = HtmlPage("Page")
     page.add_table("Operators", COLUMNS, rows)
@@ -391,3 +453,46 @@ def test_a_browser_that_asks_a_network_is_noticed(tmp_path):
     assert policy in page
     _, complaints, addresses = visit(page.replace(policy, "<meta"), asks, tmp_path)
     assert addresses == ["http://127.0.0.1:9/picture.png"]
+
+
+SIGNS = """
+    const place = section("Signs"), headings = all("th button", place), [input] = all("input", place);
+    const click = async (name, number) => { headings[number].click(); found[name] = await column(place, 1); };
+    await click("largest", 1);
+    await click("smallest", 1);
+    await click("by_word", 2);
+    await click("by_word_reversed", 2);
+    input.value = "i̇";
+    input.dispatchEvent(new Event("input"));
+    found.dotted = await column(place, 1);
+"""
+
+
+def test_negative_numbers_equal_keys_and_letters_of_several_lengths_are_in_order(tmp_path):
+    numbers = [3.5, -1e300, 0.0, None, -0.0, -2.0, 5e-324, 1e300, -5e-324, 3.5]
+    words = ["b", "İx", "A9", "a10", "B", "a9", "x\0y", "İİ", "a", "A"]
+    rows = [SimpleNamespace(id=f"#{i}", n=n, w=w) for i, (n, w) in enumerate(zip(numbers, words, strict=True))]
+    columns = [
+        Column("id", lambda row: row.id, left=True),
+        Column("n", lambda row: str(row.n), field="n"),
+        Column("w", lambda row: row.w, left=True, field="w"),
+    ]
+    page = HtmlPage("Page")
+    page.add(table_of("Signs", columns, rows))
+    found, complaints, _ = visit(page.text(), SIGNS, tmp_path)
+    assert complaints == []
+
+    def ordered(of, reverse=False):
+        known = sorted((row for row in of if row.n is not None), key=lambda row: row.n, reverse=reverse)
+        return [*known, *(row for row in of if row.n is None)]
+
+    largest = ordered(rows, reverse=True)
+    smallest = ordered(largest)
+    assert found["largest"] == [row.id for row in largest]
+    assert found["smallest"] == [row.id for row in smallest]
+    natural = {"a": 0, "A": 0, "a9": 1, "A9": 1, "a10": 2, "b": 3, "B": 3, "İİ": 4, "İx": 5, "x\0y": 6}
+    by_word = sorted(smallest, key=lambda row: natural[row.w])
+    assert found["by_word"] == [row.id for row in by_word]
+    by_word_reversed = sorted(by_word, key=lambda row: natural[row.w], reverse=True)
+    assert found["by_word_reversed"] == [row.id for row in by_word_reversed]
+    assert sorted(found["dotted"]) == ["#1", "#7"]

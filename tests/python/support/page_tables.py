@@ -27,9 +27,20 @@ def _unpacked(text):
         if "numbers" in coded:
             numbers = numpy.frombuffer(arrays, "<f8", rows, coded["numbers"])
             return [None if number != number else number for number in numbers.tolist()]
+        start, end = coded["words"]
+        words = arrays[start:end].decode().split("\0")
+        assert len(words) == coded["count"]
+        if coded["unknown"] is not None:
+            words[coded["unknown"]] = None
         if coded["codes"] is None:
-            return coded["words"]
-        return [coded["words"][code] for code in numpy.frombuffer(arrays, "<u4", rows, coded["codes"])]
+            return words[:rows]
+        return [words[code] for code in numpy.frombuffer(arrays, "<u4", rows, coded["codes"])]
 
     columns = about.pop("columns")
+    lines = [text.split("\n") for coded in columns for text in column(coded["texts"])]
+    assert about.pop("lines") == max(map(len, lines), default=1)
+    widest = [
+        max(len(line) for text in column(coded["texts"]) for line in text.split("\n")) for coded in columns if rows
+    ]
+    assert widest == [coded["widest"] for coded in columns if rows]
     return about | {kind: [column(coded[kind]) for coded in columns] for kind in ("texts", "keys")}

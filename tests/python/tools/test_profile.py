@@ -332,12 +332,12 @@ def test_a_notebook_shows_a_table_in_html():
     table = profile.table(top=2)
     table.caption = "a <caption> & more"
     page = ElementTree.fromstring(table._repr_html_())
-    assert page.findtext("caption") == "a <caption> & more"
+    assert page.findtext(".//caption") == "a <caption> & more"
     head, *rows = [[cell.text for cell in row] for row in page.iter("tr")]
     assert head == [column.header for column in table.columns]
     assert [row[0] for row in rows] == [*(row.name for row in profile.rows()[:2]), "(1 more)", "total"]
     assert [row.get("style") for row in page.iter("tr")] == [None] * 3 + ["opacity: 0.6", "font-weight: bold"]
-    assert [cell.get("style").split(";")[0] for cell in page.find("tr")][:2] == [
+    assert [cell.get("style").split(";")[0] for cell in page.find(".//tr")][:2] == [
         "text-align: left",
         "text-align: right",
     ]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Literal
 
 from amanda.core.coverage.reasons import REASONS
+from amanda.reports import notebook
 
 Phase = Literal["forward", "backward"]
 
@@ -79,7 +79,14 @@ class CoverageReport:
         return self.table()
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self.table())}</pre>"
+        """For notebooks: a table of all rows, and a sentence for each reason that occurs."""
+        headings = ["", "operator", "dispatched", "seen", "skipped"]
+        rows = [([row.phase, *_texts(row)], "") for row in self.rows]
+        totals = [self.total("forward"), self.total("backward")]
+        rows += [([f"all {row.phase}", "", *_texts(row)[1:]], "font-weight: bold") for row in totals if row.dispatched]
+        reasons = sum((Counter(row.skipped) for row in totals), Counter[str]())
+        why = "\n".join(f"{reason}: {REASONS[reason]}" for reason in REASONS if reasons[reason])
+        return notebook.table(headings, ["left", "left", "right", "right", "left"], rows, why)
 
 
 def report_of(counts: Iterable[tuple[str, bool, int, dict[str, int]]]) -> CoverageReport:
@@ -92,6 +99,10 @@ def report_of(counts: Iterable[tuple[str, bool, int, dict[str, int]]]) -> Covera
 def _row(phase: Phase, operator: str, seen: int, skipped: Mapping[str, int]) -> CoverageRow:
     in_order = {reason: skipped[reason] for reason in REASONS if skipped.get(reason)}
     return CoverageRow(phase, operator, seen + sum(in_order.values()), seen, MappingProxyType(in_order))
+
+
+def _texts(row: CoverageRow) -> list[str]:
+    return [row.operator, str(row.dispatched), str(row.seen), _reasons(row)]
 
 
 def _reasons(row: CoverageRow) -> str:

@@ -22,6 +22,7 @@ import torch
 
 from amanda import _torch
 from amanda.core import fork, scope
+from amanda.driver.identity import cells
 from amanda.drivers.torch import port, recomputation
 
 
@@ -165,7 +166,8 @@ def _name_of(frame: Any) -> str:
     code = getattr(inspect.unwrap(function), "__code__", None)
     named = function if hasattr(function, "__qualname__") else type(function)
     name = f"{named.__module__}.{named.__qualname__}"
-    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
+    line = f"{code.co_filename}:{code.co_firstlineno}" if code else ""
+    return f"{name} ({cells.line_in_cell(line)})" if line else name
 
 
 def _enter_compiled() -> Callable[[], None]:

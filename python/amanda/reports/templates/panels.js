@@ -20,6 +20,7 @@ const do_waiting = () => {
 
 const choose = section => {
   const panel = section.closest(".panel");
+  if (section.closest(".pair")) return do_waiting(); // both are shown
   for (const other of panel.querySelectorAll("section")) other.hidden = other !== section;
   for (const tab of panel.querySelectorAll("[role=tab]")) {
     tab.ariaSelected = String(tab.getAttribute("aria-controls") === section.id);

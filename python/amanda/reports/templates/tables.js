@@ -4,33 +4,107 @@ const AHEAD = 20; // rows above and below those that can be seen
 const TALLEST = 15e6; // pixels: browsers draw no taller elements. Rows of longer tables scroll faster
 const WIDEST = 60; // letters of a column; the rest of a text is in its tooltip
 
+const PIECE = 1 << 22; // letters of base64 at once: a multiple of 4. Between two, the page answers
+const MANY = 1e5; // words: after so many, the page answers
+const answer = () => new Promise(done => setTimeout(done, 0));
+
+const decompressed = async text => {
+  const pieces = [];
+  for (let start = 0; start < text.length; start += PIECE) {
+    if (start) await answer();
+    const letters = atob(text.slice(start, start + PIECE)), bytes = new Uint8Array(letters.length);
+    for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
+    pieces.push(bytes);
+  }
+  return new Response(new Blob(pieces).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
+};
+
+// Many words as one text, which is read when it is needed: the browser has no object for each.
+class Words {
+  constructor(bytes, { count, unknown, same }) {
+    Object.assign(this, { bytes, count, unknown, same });
+  }
+  get text() { return this.decoded ??= new TextDecoder().decode(this.bytes); }
+  get ends() { return this.found ??= this.ends_in(this.text); }
+  ends_in(text) {
+    const ends = new Uint32Array(this.count);
+    for (let word = 0, end = -1; word < this.count; word++) {
+      end = text.indexOf("\0", end + 1);
+      ends[word] = end < 0 ? text.length : end;
+    }
+    return ends;
+  }
+  at(word) { return this.text.slice(word ? this.ends[word - 1] + 1 : 0, this.ends[word]); }
+  // 1 for each word that has the text, which is in lower case. Letters may have other lengths there.
+  with(wanted) {
+    this.lower ??= this.text.toLowerCase();
+    const ends = this.ends_of_lower ??= this.ends_in(this.lower), hits = new Uint8Array(this.count);
+    for (let word = 0, at = this.lower.indexOf(wanted); at >= 0; at = this.lower.indexOf(wanted, ends[word])) {
+      while (ends[word] < at) word++;
+      hits[word] = 1;
+    }
+    return hits;
+  }
+  // The place of each word in their order; NaN: nothing is known.
+  get places() {
+    const places = new Float64Array(this.count);
+    for (let word = 0; word < this.count; word++) places[word] = word;
+    for (const word of this.same) places[word] = places[word - 1];
+    if (this.unknown !== null) places[this.unknown] = NaN;
+    return places;
+  }
+}
+
 const unpacked = async text => {
-  const bytes = Uint8Array.fromBase64?.(text) ?? Uint8Array.from(atob(text), letter => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const buffer = await new Response(stream).arrayBuffer();
+  const buffer = await decompressed(text);
   const arrays = 8 + new DataView(buffer).getUint32(0, true);
   const table = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, arrays - 8)));
-  const own = Uint32Array.from({ length: table.rows }, (_, row) => row); // the codes if each row has its own word
+  const own = new Uint32Array(table.rows); // the codes if each row has its own word
+  for (let row = 0; row < table.rows; row++) own[row] = row;
   for (const one of table.columns.flatMap(column => [column.texts, column.keys])) {
-    if (one?.words) one.codes = one.codes === null ? own : new Uint32Array(buffer, arrays + one.codes, table.rows);
-    else if (one) one.numbers = new Float64Array(buffer, arrays + one.numbers, table.rows);
+    if (one?.words) {
+      const [start, end] = one.words;
+      one.words = new Words(new Uint8Array(buffer, arrays + start, end - start), one);
+      one.codes = one.codes === null ? own : new Uint32Array(buffer, arrays + one.codes, table.rows);
+      if (one.words.ends.length > MANY) await answer();
+    } else if (one) one.numbers = new Float64Array(buffer, arrays + one.numbers, table.rows);
   }
   return { ...table, own };
 };
 
-// Case does not count in names, and their numbers do: conv9 comes before Conv10.
-const natural = word => word.toLowerCase().replace(/\d+/g, digits => digits.padStart(20, "0"));
+// The place of each row's word.
+const of_words = ({ words, codes }) => {
+  const { places } = words, numbers = new Float64Array(codes.length);
+  for (let row = 0; row < codes.length; row++) numbers[row] = places[codes[row]];
+  return numbers;
+};
 
-// A number for each row, in the order of its words; NaN: nothing is known.
-const ordered = ({ words, codes }) => {
-  const names = words.map(word => word === null ? null : natural(word));
-  const known = Uint32Array.from(names.keys()).filter(word => names[word] !== null);
-  known.sort((a, b) => names[a] < names[b] ? -1 : names[a] > names[b] ? 1 : 0);
-  const places = new Float64Array(words.length).fill(NaN);
-  known.forEach((word, i) => {
-    places[word] = i > 0 && names[word] === names[known[i - 1]] ? places[known[i - 1]] : i;
-  });
-  return Float64Array.from(codes, word => places[word]);
+// The bits of numbers as two integers for each, in an order in which integers are sorted as the numbers are.
+const sortable = numbers => {
+  const bits = new Uint32Array(2 * numbers.length), negative = 0x80000000;
+  const floats = new Float64Array(bits.buffer);
+  for (let i = 0; i < numbers.length; i++) floats[i] = numbers[i] + 0; // 0 is -0
+  for (let high = 1; high < bits.length; high += 2) {
+    const flips = bits[high] & negative ? 0xffffffff : 0;
+    bits[high - 1] ^= flips;
+    bits[high] ^= flips || negative;
+  }
+  return bits;
+};
+
+// Rows in the order of their keys, equal ones as they were: 16 bits at a time, which takes no comparisons.
+const sorted = (rows, bits, down) => {
+  const flip = down ? 0xffff : 0;
+  for (const [half, shift] of [[0, 0], [0, 16], [1, 0], [1, 16]]) {
+    const starts = new Uint32Array(0x10001), next = new Uint32Array(rows.length);
+    const digit = row => bits[2 * row + half] >>> shift & 0xffff ^ flip;
+    for (let i = 0; i < rows.length; i++) starts[digit(rows[i]) + 1]++;
+    if (starts.includes(rows.length)) continue; // all have the same
+    for (let i = 1; i < starts.length; i++) starts[i] += starts[i - 1];
+    for (let i = 0; i < rows.length; i++) next[starts[digit(rows[i])]++] = rows[i];
+    rows = next;
+  }
+  return rows;
 };
 
 // The parts of a cell's text that are names, as [start, end, what they name].
@@ -68,7 +142,7 @@ const fill = (cell, heading, text) => {
 };
 
 const show_table = async place => {
-  const { heading, headings, numbers, columns, rows: held, total, own } = await unpacked(place.textContent);
+  const { heading, headings, numbers, columns, rows: held, lines, total, own } = await unpacked(place.textContent);
   place.textContent = "";
   const filter = element("input", "", place);
   Object.assign(filter, { type: "search", placeholder: "filter" });
@@ -82,13 +156,10 @@ const show_table = async place => {
   const head = table.createTHead().insertRow();
   const body = table.createTBody();
 
-  const lines = columns.some(({ texts }) => texts.words.some(word => word.includes("\n"))) ? 2 : 1;
-  const height = LINE * lines + MARGIN;
+  const height = LINE * Math.min(lines, 2) + MARGIN;
   let letters = 0;
-  columns.forEach(({ texts }, i) => {
-    let longest = headings[i].length + 2; // and its arrow
-    for (const word of texts.words) for (const line of word.split("\n")) longest = Math.max(longest, line.length);
-    const wide = Math.min(longest, WIDEST);
+  columns.forEach(({ widest }, i) => {
+    const wide = Math.min(Math.max(widest, headings[i].length + 2), WIDEST); // and the arrow
     widths.appendChild(document.createElement("col")).style.width = `calc(${wide}ch + 1.4em)`;
     letters += wide;
   });
@@ -115,7 +186,7 @@ const show_table = async place => {
       columns.forEach(({ texts }, column) => {
         const cell = line.insertCell();
         cell.className = numbers[column] ? "number" : "name";
-        fill(cell, headings[column], texts.words[texts.codes[found[i]]]);
+        fill(cell, headings[column], texts.words.at(texts.codes[found[i]]));
       });
     }
     body.insertRow().style.height = `${Math.max(0, tall - above - (to - from) * height)}px`;
@@ -123,9 +194,8 @@ const show_table = async place => {
   const matches = wanted => {
     const match = new Uint8Array(held);
     for (const { texts } of columns) {
-      texts.lower ??= texts.words.map(word => word.toLowerCase());
-      const hits = Uint8Array.from(texts.lower, word => word.includes(wanted));
-      if (hits.includes(1)) for (let row = 0; row < held; row++) match[row] |= hits[texts.codes[row]];
+      const hits = texts.words.with(wanted), { codes } = texts;
+      if (hits.includes(1)) for (let row = 0; row < held; row++) match[row] |= hits[codes[row]];
     }
     return match;
   };
@@ -149,12 +219,11 @@ const show_table = async place => {
     for (const other of head.cells) other.removeAttribute("aria-sort");
     title.setAttribute("aria-sort", down ? "descending" : "ascending");
     const by = columns[column].keys ?? columns[column].texts;
-    const key = by.numbers ??= ordered(by);
+    const key = by.numbers ??= of_words(by);
     const known = order.filter(row => key[row] === key[row]); // not NaN
-    known.sort(down ? (a, b) => key[b] - key[a] : (a, b) => key[a] - key[b]);
     const unknown = order.filter(row => key[row] !== key[row]);
     order = new Uint32Array(held);
-    order.set(known);
+    order.set(sorted(known, by.bits ??= sortable(key), down));
     order.set(unknown, known.length);
     show();
   };

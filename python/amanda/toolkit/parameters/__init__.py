@@ -17,6 +17,7 @@ from amanda.core import evidence, fork, unmatched
 from amanda.core.evidence import Unseen
 from amanda.core.op_context import OpContext
 from amanda.core.tool import Tool
+from amanda.driver.identity import cells
 from amanda.reports.places import Place, PlaceRow
 from amanda.toolkit.parameters.parameter import Parameter, in_parametrization
 
@@ -135,7 +136,7 @@ class ParameterUse:
         for row in self.unhandled():
             if row.op_id not in touched:
                 largest.setdefault(row.op_id, row)
-        return [f"{row.name} of {row.parameter} ({row.source})" for row in largest.values()]
+        return [f"{row.name} of {row.parameter} ({cells.line_in_cell(row.source)})" for row in largest.values()]
 
     def covered(self) -> Covered:
         """The number of elements that the tool handled, and that of all."""

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from amanda.toolkit.arrays import REASONS
+from amanda.toolkit.frames import line_in_cell
 
 from . import texts
 from .record import Station
@@ -74,7 +75,7 @@ class Stop:
         where = ""
         if self.last is not None:
             module = f" in {self.last.module_path}" if self.last.module_path else ""
-            where = f"{self.last.backward_op or self.last.operator}{module} ({self.last.source}), "
+            where = f"{self.last.backward_op or self.last.operator}{module} ({line_in_cell(self.last.source)}), "
         return f"stopped here: {where}after {self.compared:,} of {self.recorded:,} runs of operators: {self.why}"
 
 

@@ -7,6 +7,8 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
+from amanda.toolkit.frames import line_in_cell
+
 from .record import Execution, Record, Station
 from .texts import is_telling, tensors_in
 
@@ -195,4 +197,5 @@ def _first_of_rest(stations: Sequence[tuple[Station, bool]]) -> int | None:
 
 
 def _where(station: Station) -> str:
-    return f"{station.operator}{f' in {station.module_path}' if station.module_path else ''} ({station.source})"
+    module = f" in {station.module_path}" if station.module_path else ""
+    return f"{station.operator}{module} ({line_in_cell(station.source)})"

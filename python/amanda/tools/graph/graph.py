@@ -5,15 +5,17 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
 
-from amanda.toolkit import locks
+from amanda.toolkit import locks, notebooks
+from amanda.toolkit.frames import line_of_code
 
 if TYPE_CHECKING:
     import networkx
 
 NodeId = int | str
+MOST_SHOWN = 20  # nodes, in notebooks
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,6 +56,21 @@ class Graph:
         operators = sum(node.kind == "operator" for node in nodes)
         outside = len(nodes) - operators
         return f"<amanda Graph: operators: {operators}, tensors from outside: {outside}, edges: {len(edges)}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the first nodes, in the order of their first run, each with where its inputs come from."""
+        nodes = list(self)
+        numbers = {node: str(number) for number, node in enumerate(nodes)}
+        rows = [([numbers[node], *self._texts(node, numbers)], "") for node in nodes[:MOST_SHOWN]]
+        more = f"and {len(nodes) - MOST_SHOWN:,} more nodes; to_dot() has all" if len(nodes) > MOST_SHOWN else ""
+        headings = ["", "node", "module", "line", "inputs from"]
+        table = notebooks.table(headings, ["right"] + ["left"] * 4, rows, more) if nodes else ""
+        return notebooks.together([notebooks.heading(repr(self).strip("<>")), table])
+
+    def _texts(self, node: Node, numbers: Mapping[Node, str]) -> list[str]:
+        kind = "" if node.kind == "operator" else f" ({node.kind})"
+        inputs = ", ".join(numbers.get(other, other.name) for other in self.producers(node))
+        return [f"{node.name}{kind}", node.module_path, line_of_code(node.source), inputs]
 
     def __getitem__(self, node_id: NodeId) -> Node:
         return self._nodes[node_id]

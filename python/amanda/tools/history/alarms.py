@@ -5,11 +5,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-import os
 import statistics
 from collections.abc import Sequence
 from typing import Literal
 
+from amanda.toolkit import notebooks
+from amanda.toolkit.frames import line_in_cell, short_line
 from amanda.toolkit.places import Place
 
 from .dead_units import Dead
@@ -86,9 +87,13 @@ class Alarm:
     text: str = ""  # what is wrong, in words
 
     def __str__(self) -> str:
-        parts = [self.name, f"in {self.module_path}" if self.module_path else "", f"({self.source})"]
+        parts = [self.name, f"in {self.module_path}" if self.module_path else "", f"({line_in_cell(self.source)})"]
         where = f"; {' '.join(filter(None, parts))}" if self.name else ""
         return f"{self.kind} since step {self.began}: {self.text}{where}"
+
+    def _repr_html_(self) -> str:
+        head, _, rest = str(self).partition(": ")
+        return notebooks.together([notebooks.heading(f"{head}: {self.subject}"), notebooks.text(rest)])
 
 
 class Detectors:
@@ -221,7 +226,7 @@ def _dead(step: int, dead: Dead) -> Alarm:
     place, units = dead.place, dead.units
     listed = ", ".join(map(str, units[:MOST_UNITS]))
     more = f" and {len(units) - MOST_UNITS} more" if len(units) > MOST_UNITS else ""
-    subject = place.module_path or f"{place.name.partition('::')[2]} {os.path.basename(place.source)}"
+    subject = place.module_path or f"{place.name.partition('::')[2]} {short_line(place.source)}"
     which = f"all {dead.of}" if len(units) == dead.of else f"{len(units)} of {dead.of}"
     text = f"{which} units of dimension {dead.dimension} were zero for all samples: {listed}{more}"
     return _alarm("dead units", subject, dead.began, step, place, float(len(units)), None, text, units)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from amanda.toolkit import Place, Results
+from amanda.toolkit.frames import short_line
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.gradients import Row as GradientRow
 from amanda.tools.statistics import OpStatistics
@@ -49,7 +49,7 @@ class Tags:
         if series not in self._tags:
             group = f"{series.tool}.{series.quantity}/" if series.tool != "scalars" else ""
             name = f"{group}{series.label}"
-            line = f"{name} {os.path.basename(series.source)}"
+            line = f"{name} {short_line(series.source)}"
             choices = itertools.chain([name, line], (f"{line} #{number}" for number in itertools.count(2)))
             tag = next(choice for choice in choices if choice not in self._owners)
             self._tags[series], self._owners[tag] = tag, series

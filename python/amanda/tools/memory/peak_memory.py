@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from amanda import Error, OpContext, Tool
 from amanda.toolkit import NativeRoutine, Place, Results, Skips, chrome_trace, eager_only, locks, native
 from amanda.toolkit.figures import Curve
+from amanda.toolkit.frames import short_line
 
 from .answer import answer_of
 from .growth import Growth
@@ -34,7 +35,7 @@ class _Site(NamedTuple):
     backward_op: str  # "AddmmBackward0"; "" for the forward operator
 
     def __str__(self) -> str:
-        line = os.path.basename(self.place.source)
+        line = short_line(self.place.source)
         return (self.backward_op or self.place.name) + (f" ({line})" if line else "")
 
 

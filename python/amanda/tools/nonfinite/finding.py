@@ -7,6 +7,7 @@ import linecache
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from amanda.toolkit import notebooks
 from amanda.toolkit.frames import line_of_code
 
 
@@ -95,6 +96,16 @@ class Finding:
         lines += [f"  cause: {self.cause}"] if self.cause else []
         return "\n".join([*lines, *([f"  {self._hint}"] if self._hint else [])])
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the sentences, the line of code, and a table of the operands."""
+        operands = (*self.outputs, *self.inputs)
+        known = {f"  {line}" for line in (self.line, *map(str, operands))}
+        head, *others = (line for line in self.text().split("\n") if line not in known)
+        table = notebooks.table(_HEADINGS, _JUSTIFIED, ((_cells(one), "") for one in operands)) if operands else ""
+        return notebooks.together(
+            [notebooks.heading(head), notebooks.code(self.line), table, *map(notebooks.text, others)]
+        )
+
     @property
     def _hint(self) -> str:
         """A hint where to look on. With `inf`, no input of an operator that produced some is infinite."""
@@ -123,6 +134,17 @@ class NonfiniteError(ArithmeticError):
 
 class NonfiniteWarning(UserWarning):
     """The same, as a warning."""
+
+
+_HEADINGS = ("operand", "dtype", "shape", "device", "elements", "NaN", "infinite", "zero", "least", "most")
+_JUSTIFIED = ("left",) * 4 + ("right",) * 6
+
+
+def _cells(operand: Operand) -> list[str]:
+    counts = [operand.elements, operand.nans, operand.infs, operand.zeros]
+    limits = ["" if limit is None else f"{limit:.4g}" for limit in (operand.min, operand.max)]
+    numbers = ["" if count is None else f"{count:,}" for count in counts]
+    return [operand.name, operand.dtype, str(list(operand.shape)), operand.device, *numbers, *limits]
 
 
 def _read(operands: tuple[Operand, ...]) -> bool:

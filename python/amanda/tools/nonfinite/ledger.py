@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from amanda.toolkit import Place, locks
+from amanda.toolkit.frames import line_in_cell
 from amanda.toolkit.schemas import Sides
 
 from .finding import Finding, Operand
@@ -26,9 +27,9 @@ class At(NamedTuple):
     def __str__(self) -> str:
         name, backward = self.place.name, self.backward_op
         return (
-            f"{backward} of {name} ({self.place.source}), backward"
+            f"{backward} of {name} ({line_in_cell(self.place.source)}), backward"
             if backward
-            else f"{name} ({self.place.source}), forward"
+            else f"{name} ({line_in_cell(self.place.source)}), forward"
         )
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Container, Iterable, Sequence
 from typing import Any, Literal
 
 from amanda import OpContext, Tool
-from amanda.toolkit import MEMORY, NativeRoutine, Place, Skips, Unseen, natively
+from amanda.toolkit import MEMORY, NativeRoutine, Place, Skips, Unseen, natively, notebooks, warn_here
 from amanda.toolkit.arguments import check_choice
 from amanda.toolkit.schemas import MOVES_GRADIENTS, Sides
 
@@ -21,6 +20,7 @@ from .ledger import At, Ledger, Sighting
 from .unread import Maker, Makers, Unread, unreadable
 
 TANGENT = "tangent"
+MOST_SHOWN = 5  # findings, in notebooks
 UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"  # GradScaler's own search for gradients that are not finite
 
 
@@ -112,6 +112,12 @@ class NaNSentinel(Tool):
         """
         what = "NaN or infinity" if self.inf else "NaN"
         return answer_of(what, self.findings(), self.propagated, self.evidence(), ended_well=ended_well)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the answer, and the first findings."""
+        first = self.findings()[:MOST_SHOWN]
+        title = notebooks.heading(type(self).__name__)
+        return notebooks.together([title, notebooks.text(self.answer()), *(one._repr_html_() for one in first)])
 
     @property
     def propagated(self) -> int:
@@ -326,7 +332,7 @@ class NaNSentinel(Tool):
             return
         if self.action == "raise":
             raise NonfiniteError(finding)
-        warnings.warn(NonfiniteWarning(f"[nan] {finding}"), stacklevel=2)
+        warn_here(f"[nan] {finding}", NonfiniteWarning)
 
 
 def _runs_in_torch(context: OpContext) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 
 from amanda.toolkit.figures import MOST_BARS, Icicle, Timeline, icicle_of
+from amanda.toolkit.frames import short_line
 
 from .rows import Row
 from .trace import Site
@@ -41,6 +41,6 @@ def timeline(
         [(start - began) / 1e6 for _, _, start, _, _ in shown],
         [duration / 1e6 for _, _, _, duration, _ in shown],
         [site.backward_op or site.place.name for site in ran],
-        [", ".join(filter(None, [site.place.module_path, os.path.basename(site.place.source)])) for site in ran],
+        [", ".join(filter(None, [site.place.module_path, short_line(site.place.source)])) for site in ran],
         ["backward" if site.backward_op else "forward" for site in ran],
     )

@@ -10,6 +10,7 @@ import numpy as np
 
 from amanda import Error
 from amanda.toolkit import locks
+from amanda.toolkit.frames import line_in_cell
 
 from .ranges import MovingRange
 from .rows import OperandPlace, Row
@@ -50,8 +51,8 @@ class ArrayObserved:
         if found is None:
             place, side, position = self.at
             raise Error(
-                f"[quantization] {side} {position!r} of {place.name} ({place.source}) has no range yet; run the program "
-                "with observe = True first"
+                f"[quantization] {side} {position!r} of {place.name} ({line_in_cell(place.source)}) has no "
+                "range yet; run the program with observe = True first"
             )
         return found
 

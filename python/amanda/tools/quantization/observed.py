@@ -11,6 +11,7 @@ from torch.ao.quantization.observer import UniformQuantizationObserverBase
 from amanda import Error
 from amanda.toolkit import locks
 from amanda.toolkit.arrays import of_torch
+from amanda.toolkit.frames import line_in_cell
 from amanda.toolkit.native import torch_tools
 
 from . import straight_through
@@ -80,7 +81,8 @@ class Observed:
         if qparams is None:
             place, side, position = self.at
             raise Error(
-                f"[quantization] {side} {position!r} of {place.name} ({place.source}) has no range yet; {advice}"
+                f"[quantization] {side} {position!r} of {place.name} ({line_in_cell(place.source)}) has no "
+                f"range yet; {advice}"
             )
         return qparams
 

@@ -12,6 +12,7 @@ from amanda import Error, OpContext, Operator
 from amanda import ops as amanda_ops
 from amanda.toolkit import Place, Where, frameworks, fused_layers
 from amanda.toolkit.arrays import of_torch
+from amanda.toolkit.frames import line_in_cell
 from amanda.toolkit.parameters import Operand
 
 from .layers import PRODUCTS, Experts, Layer, experts_of, layer_of
@@ -130,8 +131,8 @@ def refuse_gradients(place: Place, inputs: Iterable[Any]) -> None:
         return
     if any(tensor.requires_grad for one in inputs for tensor in _tensors_in(one)):
         raise Error(
-            f"[quantization] {place.name} ({place.source}) computes with integers, which have no gradient; run the model "
-            "under torch.no_grad(), or train it with FakeQuantization"
+            f"[quantization] {place.name} ({line_in_cell(place.source)}) computes with integers, which have no "
+            "gradient; run the model under torch.no_grad(), or train it with FakeQuantization"
         )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from amanda import Error, Operator
+from amanda.toolkit.frames import short_line
 from amanda.toolkit.places import Place
 from amanda.tools.graph import Graph, Node
 
@@ -109,7 +109,7 @@ class Match:
 
 
 def where(place: Place | Node) -> str:
-    return ", ".join(filter(None, (place.module_path, os.path.basename(place.source))))
+    return ", ".join(filter(None, (place.module_path, short_line(place.source))))
 
 
 def find(rule: Rule, last: Node, graph: Graph, sites: Mapping[Any, Site]) -> list[Site] | None:

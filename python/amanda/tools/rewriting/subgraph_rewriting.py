@@ -12,6 +12,7 @@ import torch
 
 from amanda import Action, OpContext, Operator, Tool
 from amanda.toolkit import Place, PlaceRow, Unseen, eager_only, evidence, locks, warn_here
+from amanda.toolkit.frames import line_in_cell
 from amanda.toolkit.schemas import is_written
 from amanda.toolkit.tables import Column, Grouping, Results, fields_of, name_column, number_column
 from amanda.toolkit.torch import parse_schema, undeclared_writes
@@ -160,7 +161,7 @@ class SubgraphRewriting(Results[Row, GroupBy], Tool):
 
     def _omissions(self) -> list[Unseen]:
         kept = [row for row in self.rows() if row.why]
-        return evidence.facts("unhandled", [f"{row.name} ({row.source}): {row.why}" for row in kept])
+        return evidence.facts("unhandled", [f"{row.name} ({line_in_cell(row.source)}): {row.why}" for row in kept])
 
     def _rows(self, by: GroupBy) -> list[Row]:
         with self._lock:

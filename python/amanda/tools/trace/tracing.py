@@ -11,6 +11,7 @@ from amanda import OpContext, Scope, Tool, apply
 from amanda.toolkit import PLACE_FIELDS, Grouping, Place, Results, Unseen, evidence, fields_of, locks, this_rank
 from amanda.toolkit.arguments import whole_number
 from amanda.toolkit.arrays import UNWRITTEN
+from amanda.toolkit.frames import line_in_cell
 from amanda.toolkit.unwritten import MEMORY, may_be_met
 
 from .expression import Expression
@@ -111,7 +112,7 @@ class Trace(Results[Row, GroupBy], Tool):
         with self._lock:
             sites = list(self._sites.values())
         texts = [
-            f"{site.expression.text!r} at {site.place.name} ({site.place.source}): {text}"
+            f"{site.expression.text!r} at {site.place.name} ({line_in_cell(site.place.source)}): {text}"
             for site in sites
             for text in site.error_texts()
         ]
