@@ -90,9 +90,11 @@ def rewritten(page: Path, run: Callable[[str], str] = output) -> str:
 
 
 def shape(text: str) -> list[str]:
-    """The lines without their numbers: times, and sums of another processor. Places with less than 1% of a time vary."""
+    """The lines without their numbers and units of time. Which places have less than 1% of a time varies."""
     text = re.sub(r"^(operators|the program) took .*", r"\1 took", text, flags=re.MULTILINE)
-    return [re.sub(r"\s+", " ", re.sub(r"─+", "─", re.sub(r"\d[\d.,e+-]*", "0", line))) for line in text.splitlines()]
+    text = re.sub(r"\d[\d.,e+-]*", "0", re.sub(r"─+", "─", text))
+    text = re.sub(r"\b0 (?:ns|µs|us|ms|min)\b", "0 s", text)
+    return [re.sub(r"\s+", " ", line) for line in text.splitlines()]
 
 
 # The pictures of docs/index.md: a page, the command, and which lines of its output.

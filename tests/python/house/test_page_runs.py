@@ -30,12 +30,14 @@ def output(preloaded):
 @pytest.mark.parametrize(("page", "run"), RUNS)
 def test_the_page_shows_what_the_command_prints(page, run, output):
     found, known = (SCRIPT["shape"](text) for text in (run.part(output(run.command)), run.text))
+    if run.command.startswith("profile "):  # which lines a listing has depends on their times: its head is compared
+        found, known = ([line for line in lines if "│" not in line or "line calls" in line] for lines in (found, known))
     assert found == known, f"run: python scripts/page_runs.py {page}"
 
 
 def test_the_shape_is_what_stays_on_another_machine():
     shape = SCRIPT["shape"]
-    assert shape(" a  1.5 ms\n ───\n") == shape(" a   12 ms\n ─────\n") != shape(" a  1.5 s\n ───\n")
+    assert shape(" a  1.5 ms\n ───\n") == shape(" a   12 s\n ─────\n") != shape(" a  1.5 MB\n ───\n")
 
 
 @pytest.mark.parametrize("answer", SCRIPT["ANSWERS"])
