@@ -73,6 +73,7 @@ TOOLS = {
     "HeadPruning": Made("research", lambda tools, *_: tools.HeadPruning({0: [0]})),
     "History": Made("tools.history", lambda tools, *_: tools.History()),
     "HookCoverage": Made("tools.hook_coverage", lambda tools, program, _: tools.HookCoverage(program.model)),
+    "InplaceErrors": Made("tools.inplace", lambda tools, *_: tools.InplaceErrors()),
     "LearnedStepQuantization": Made("research", lambda tools, *_: tools.LearnedStepQuantization()),
     "MagnitudePruning": Made("tools.pruning", lambda tools, *_: tools.MagnitudePruning(0.5)),
     "MappingTool": Made("tools.mapping", lambda tools, *_: tools.vocabulary()),

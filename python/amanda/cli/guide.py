@@ -28,6 +28,8 @@ TASKS = (
     Task("out of memory, or it grows", "amanda memory train.py", "memory oom leak grows ram cuda keeps peak"),
     Task("two runs differ: where do they begin to?", "amanda diff before.py after.py",
          "diff different differ change changed refactoring version reproduce seed mismatch compare port"),
+    Task("\"modified by an inplace operation\"", "amanda inplace train.py",
+         "modified inplace place write wrote version backward error variable needed gradient computation"),
     Task("training goes wrong: since when?", "amanda watch train.py",
          "loss diverges diverge vanishing exploding gradient norm dead relu learn learning update watch explodes"),
     Task("which operators run, and where?", "amanda ls train.py", "operators operator ops list graph layers shapes runs"),

@@ -25,6 +25,7 @@ SHIPPED = {
     "gradients": "amanda.tools.gradients:GradientStatistics",
     "graph": "amanda.tools.graph:GraphTracing",
     "histograms": "amanda.tools.histograms:ValueHistograms",
+    "inplace": "amanda.tools.inplace:InplaceErrors",
     "memory": "amanda.tools.memory:PeakMemory",
     "nan": "amanda.tools.nonfinite:NaNSentinel",
     "profile": "amanda.tools.profile:Profile",
