@@ -7,6 +7,7 @@ import dataclasses
 from amanda.toolkit import Place
 from amanda.toolkit.frames import line_of_code, short_line
 
+_SIGNS = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/"}
 _COPIES = ("copy_", "fill_", "zero_", "set_", "resize_")  # they have no counterpart that returns a new tensor
 
 
@@ -54,7 +55,11 @@ class InplaceFinding:
         if first.by_optimizer:
             return "run the forward pass again after the step, or call backward() before it"
         if first.op.endswith("_") and not first.op.startswith("_") and first.op not in _COPIES:
-            return f"use {first.op.removesuffix('_')}, which returns a new tensor, in place of {first.op}{where}"
+            sign = _SIGNS.get(first.op)
+            written = f": x = x {sign} y, not x {sign}= y" if sign else ""
+            return (
+                f"use {first.op.removesuffix('_')}, which returns a new tensor, in place of {first.op}{where}{written}"
+            )
         return f"write to a copy, x.clone(){where}"
 
     def __str__(self) -> str:
@@ -63,8 +68,8 @@ class InplaceFinding:
         )
         parameter = f", parameter {self.parameter!r}" if self.parameter else ""
         head = (
-            f"{_at(self.saver)} saved {what} (shape {self.shape}, version {self.version}{parameter}) for {self.backward_op}, "
-            f"which calls it {self.needed!r}"
+            f"{_at(self.saver)} saved {what} (shape {self.shape}, version {self.version}{parameter}) for "
+            f"{self.backward_op}, which calls it {self.needed!r}"
         )
         return "\n".join([head, *(f"  {write}" for write in self.writes), f"  remedy: {self.remedy}"])
 

@@ -34,8 +34,8 @@ class InplaceErrors(TellsSkips, Tool):
     backward operator needs is right.
 
     It sees writes by operators, those of optimizers included. It does not see writes through ``.data``, ``numpy()`` or
-    custom kernels, which PyTorch does not see either: there is no error then. What an `autograd.Function` saves with
-    ``save_for_backward`` is found by its size and its versions, and only if no other tensor has the same ones.
+    custom kernels, which PyTorch does not see either: there is no error then. Tensors that an `autograd.Function` saves with
+    ``save_for_backward`` are found by size and versions, and only if no other tensor has the same ones.
 
     The tool keeps no tensor. For each execution that autograd records, it keeps the versions of its operands as long as
     the graph lives; for each storage, the last writes.
@@ -144,7 +144,7 @@ class InplaceErrors(TellsSkips, Tool):
         self._running[threading.get_ident()] = _Running(current_node(), saver, run)
 
     def _written_since(self, running: _Running) -> Iterator[InplaceFinding]:
-        """What this node has saved and others have written to."""
+        """The tensor that this node has saved, and that others have written to."""
         from . import saved
 
         needed = saved.overwritten(running.node)

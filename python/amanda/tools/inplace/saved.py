@@ -1,4 +1,4 @@
-"""What operators may have saved for the backward pass, and which of it a node can no longer use. Imports torch."""
+"""Tensors that operators may have saved for the backward pass, and those that a node can no longer use. Imports torch."""
 
 from __future__ import annotations
 
