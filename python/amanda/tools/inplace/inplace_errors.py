@@ -34,7 +34,7 @@ class InplaceErrors(TellsSkips, Tool):
     backward operator needs is right.
 
     It sees writes by operators, those of optimizers included. It does not see writes through ``.data``, ``numpy()`` or
-    custom kernels, which PyTorch does not see either: there is no error then. Tensors that an `autograd.Function` saves with
+    custom kernels, which PyTorch does not see either: there is no error then. Tensors that an `autograd.Function` saves by
     ``save_for_backward`` are found by size and versions, and only if no other tensor has the same ones.
 
     The tool keeps no tensor. For each execution that autograd records, it keeps the versions of its operands as long as
