@@ -23,7 +23,8 @@ def not_imported() -> Iterator[None]:
     if torch is None:
         yield
         return
-    finder = _Finder(torch, {name: module for name, module in sys.modules.items() if _is_of_torch(name)})
+    imported = list(sys.modules.items())  # at once: another thread may import
+    finder = _Finder(torch, {name: module for name, module in imported if _is_of_torch(name)})
     for name in finder.modules:
         del sys.modules[name]
     sys.meta_path.insert(0, finder)

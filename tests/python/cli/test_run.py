@@ -229,6 +229,33 @@ def test_a_program_that_sets_the_number_of_threads_gets_it(amanda_run, tmp_path)
     )
 
 
+def test_another_thread_may_import_while_torch_is_hidden(run_python):
+    code = """
+        import sys, threading, torch
+        from amanda.cli.late_torch import not_imported
+        done = False
+        def imports():
+            while not done:
+                for number in range(50):
+                    sys.modules[f"part{number}"] = sys
+                for number in range(50):
+                    del sys.modules[f"part{number}"]
+        sys.setswitchinterval(1e-6)
+        thread = threading.Thread(target=imports)
+        thread.start()
+        try:
+            for _ in range(300):
+                with not_imported():
+                    pass
+        finally:
+            done = True
+            thread.join()
+        print("torch" in sys.modules)
+    """
+    done = run_python("-c", textwrap.dedent(code))
+    assert done.stdout == "True\n", done.stderr
+
+
 MINE = """
 import amanda
 class Needs(amanda.Tool):
