@@ -192,9 +192,9 @@ def test_the_table_is_sorted_cut_and_shortened():
 
 def test_notebooks_show_a_table():
     page = described(Looks(schedule_three, "<b>", ops="linear"))._repr_html_()
-    assert page.startswith("<table>")
+    assert page.count("<table") == 1
     assert "&lt;b&gt;" in page
-    assert page.count("<tr>") == 4
+    assert page.count("<tr") == 4
 
 
 def test_pandas():

@@ -25,6 +25,7 @@ from amanda.tools.histograms import ValueHistograms
 from amanda.tools.history import History
 from amanda.tools.history.dead_units import DeadUnits
 from amanda.tools.hook_coverage import HookCoverage
+from amanda.tools.inplace import InplaceErrors
 from amanda.tools.memory import PeakMemory
 from amanda.tools.nonfinite import NaNSentinel
 from amanda.tools.profile import Profile
@@ -54,6 +55,7 @@ TOOLS = {
     "GraphTracing": lambda folder: GraphTracing(),
     "HeadPruning": lambda folder: HeadPruning({0: [0]}),
     "History": lambda folder: History(),
+    "InplaceErrors": lambda folder: InplaceErrors(),
     "LearnedStepQuantization": lambda folder: LearnedStepQuantization(),
     "MagnitudePruning": lambda folder: MagnitudePruning(sparsity=0.5),
     "NaNSentinel": lambda folder: NaNSentinel(),

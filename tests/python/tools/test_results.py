@@ -36,6 +36,7 @@ from amanda.tools.histograms import ValueHistograms
 from amanda.tools.history import History
 from amanda.tools.history.dead_units import DeadUnits
 from amanda.tools.hook_coverage import HookCoverage
+from amanda.tools.inplace import InplaceErrors
 from amanda.tools.mapping import MappingTool
 from amanda.tools.memory import PeakMemory
 from amanda.tools.nonfinite import NaNSentinel
@@ -86,7 +87,7 @@ def model(kind=Model):
 
 
 WITHOUT_RESULTS = {MappingTool, OptimizerPhase, SparsitySchedule}  # they write keys into contexts
-WITHOUT_RESULTS |= {Capture, NaNSentinel, Patch, Recorder}  # what they find are tensors, findings, files
+WITHOUT_RESULTS |= {Capture, InplaceErrors, NaNSentinel, Patch, Recorder}  # what they find are tensors, findings, files
 WITHOUT_RESULTS |= {amanda.StepTool, DeadUnits, LossScaling}  # parts of others
 WITHOUT_RESULTS |= {CausalDiff, History, Trace}  # they have tests of their own: what their rows are, arguments say
 TOOLS = {

@@ -7,6 +7,8 @@ import dataclasses
 from amanda.toolkit import Place
 from amanda.toolkit.frames import line_of_code, short_line
 
+MESSAGE = "modified by an inplace operation"
+"""The part of PyTorch's error that says which it is."""
 _SIGNS = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/"}
 _COPIES = ("copy_", "fill_", "zero_", "set_", "resize_")  # they have no counterpart that returns a new tensor
 

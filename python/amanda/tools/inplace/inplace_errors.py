@@ -11,7 +11,7 @@ from amanda import OpContext, Run, Tool
 from amanda.toolkit import Place, Skips, TellsSkips, eager_only
 from amanda.toolkit.schemas import Sides
 
-from .finding import InplaceFinding
+from .finding import MESSAGE, InplaceFinding
 
 
 class _Running(NamedTuple):
@@ -77,11 +77,9 @@ class InplaceErrors(TellsSkips, Tool):
         self._running.clear()
 
     def on_exit(self, error: BaseException | None) -> None:
-        from . import saved
-
         running = list(self._running.values())
         self._running.clear()
-        if not isinstance(error, RuntimeError) or saved.MESSAGE not in str(error):
+        if not isinstance(error, RuntimeError) or MESSAGE not in str(error):
             return
         found = [one for each in running for one in self._written_since(each)]
         self._found.extend(found)

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from amanda.toolkit import Place
 from amanda.toolkit.torch import parameter_name
 
-from .finding import Write
+from .finding import MESSAGE, Write
 
-MESSAGE = "modified by an inplace operation"
 _SAVED = "_saved_"
 _TOLD = re.compile(
     MESSAGE + r".*?\[(?P<shape>[\d, ]*)\]\].*? is at version (?P<version>\d+); expected version (?P<expected>\d+)",
