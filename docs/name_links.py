@@ -22,7 +22,7 @@ LOGGER = logging.getLogger(__name__)
 NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?=\(|$)")
 CPP_NAME = re.compile(r"amanda(?:::\w+)+(?=[( ]|$)")
 CPP_PAGE = re.compile(r"(?:^|/)(?:building_)?cpp")  # names without a prefix are C++ there
-# What pages and examples call an object of that class.
+# Names of objects of these classes in pages and examples.
 VARIABLES = {"context": "amanda.OpContext", "scope": "amanda.Scope"}
 IMPORT = re.compile(
     r'<span class="kn">from</span>(?:<span class="w"> </span>| )<span class="nn">(amanda[\w.]*)</span>'

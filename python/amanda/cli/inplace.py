@@ -32,12 +32,16 @@ class FindWrites(Command):
         tool = InplaceErrors()
 
         def report(made: Report, status: object) -> None:
-            if tool.findings():
+            if tool.findings() or tool.unexplained:
                 made.status = statuses.FOUND
             with made.part("print what was found"):
                 print(f"\n{tool.answer(ended_well=program_end.is_success(status))}")
 
         def failed(status: object) -> object:
-            return statuses.FOUND if tool.findings() else program_failed("inplace", program.argv[0], status)
+            return (
+                statuses.FOUND
+                if tool.findings() or tool.unexplained
+                else program_failed("inplace", program.argv[0], status)
+            )
 
         return run_under(tool, program, given, report, coverage=True, failed=failed)

@@ -18,7 +18,7 @@ RUNS = [
 
 @pytest.fixture
 def output(preloaded):
-    """What a command prints. Its errors come last here, and where they are printed in a terminal."""
+    """The output of a command, and behind it what it printed to standard error."""
 
     def run(command):
         done = preloaded.run("-m", "amanda", *shlex.split(command), folder=SCRIPT["PROGRAMS"])

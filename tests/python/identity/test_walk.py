@@ -102,7 +102,7 @@ def test_a_module_with_submodules_is_told_from_a_plain_one_that_had_its_address(
         epoch, path = module(lambda: _torch.raw_place((), ()))
         grave = (id(module), epoch)  # paths are compared within one epoch only
         if has_part and grave not in graves:
-            return  # it is not watched here: a plain one that gets its address next would not be told from it
+            return  # nothing watches it here, so a plain one at its address later has the same path
         graves.add(grave)
         found[has_part].add((*grave, path))
 

@@ -223,7 +223,7 @@ def test_right_programs_have_no_finding():
             optimizer.step()
     assert tool.findings() == []
     assert re.fullmatch(
-        r"no backward operator needed a tensor that was written to, in \d+ operators and \d+ backward operators",
+        r'no error "modified by an inplace operation" left the scope, in \d+ operators and \d+ backward operators',
         tool.answer(),
     )
 
@@ -273,3 +273,37 @@ def test_reset():
     with pytest.raises(RuntimeError), amanda.apply(tool):
         operand()
     assert [one.saver.name for one in tool.findings()] == ["aten::mul"]
+
+
+def unexplained(program):
+    tool = InplaceErrors()
+    with pytest.raises(RuntimeError, match=MODIFIED) as caught, amanda.apply(tool):
+        program()
+    assert (tool.findings(), tool.unexplained, hasattr(caught.value, "__notes__")) == ([], 1, False)
+    return tool.answer()
+
+
+def test_of_operands_that_are_alike_none_is_named():
+    """AddmmBackward0 saves only the first as mat1, and has no other name for it."""
+    x, weight = torch.randn(4, 4) * 1, leaf(4, 4)
+
+    def program():
+        y = F.linear(x, weight, leaf(4))
+        with torch.no_grad():
+            x.add_(1)
+            weight.add_(1)
+        y.sum().backward()
+
+    weight.data.add_(0)
+    while weight._version < x._version:
+        with torch.no_grad():
+            weight.add_(0)
+    while x._version < weight._version:
+        x.add_(0)
+    assert unexplained(program).startswith("a backward operator needed a tensor that was written to, and no operator")
+
+
+def test_a_forward_pass_outside_the_scope_is_not_explained():
+    y = leaf(4).exp()
+    y.add_(1)
+    assert "the forward pass ran outside the scope" in unexplained(lambda: y.sum().backward())

@@ -66,7 +66,11 @@ class InplaceFinding:
 
     def __str__(self) -> str:
         what = (
-            f"its {self.operand}" if self.is_result else f"its input {self.operand!r}" if self.operand else "a tensor"
+            f"its {self.operand}"
+            if self.is_result
+            else f"its input {self.operand!r}"
+            if self.operand
+            else "a tensor, found by its size and versions"
         )
         parameter = f", parameter {self.parameter!r}" if self.parameter else ""
         head = (

@@ -37,8 +37,10 @@ class InplaceErrors(TellsSkips, Tool):
     custom kernels, which PyTorch does not see either: there is no error then. Tensors that an `autograd.Function` saves by
     ``save_for_backward`` are found by size and versions, and only if no other tensor has the same ones.
 
-    The tool keeps no tensor. For each execution that autograd records, it keeps the versions of its operands as long as
-    the graph lives; for each storage, the last writes.
+    If several operands have the same size and versions, none is named, and the error counts as `unexplained`.
+
+    The tool keeps no tensor. The last backward operator of each thread lives until the next one. For each execution that
+    autograd records, it keeps the versions of its operands as long as the graph lives; for each storage, the last writes.
     """
 
     _speaker = "inplace"
@@ -49,6 +51,7 @@ class InplaceErrors(TellsSkips, Tool):
         self._writes: Any = None
         self._running: dict[int, _Running] = {}  # by thread
         self._found: list[InplaceFinding] = []
+        self.unexplained = 0  #: errors of PyTorch for which no operator can be named
         self.add_inst_for_op(self._analyze)
         self.add_inst_for_op(self._analyze_backward, backward=True)
 
@@ -68,12 +71,19 @@ class InplaceErrors(TellsSkips, Tool):
             return "\n".join(str(one) for one in self._found)
         evidence, until = self.evidence(), "" if ended_well else " until the program failed"
         unseen = "" if evidence.is_complete else f"; not looked at: {evidence.not_looked_at}"
-        return f"no backward operator needed a tensor that was written to{until}, in {evidence.looked_at}{unseen}"
+        if self.unexplained:
+            return (
+                "a backward operator needed a tensor that was written to, and no operator that was seen can be named: the "
+                "forward pass ran outside the scope, the write was none of an operator, or several tensors have the same "
+                f"size and versions; seen: {evidence.looked_at}{unseen}"
+            )
+        return f'no error "{MESSAGE}" left the scope{until}, in {evidence.looked_at}{unseen}'
 
     def reset(self) -> None:
         self.reset_evidence()
         self._skips.reset()
         self._found.clear()
+        self.unexplained = 0
         self._running.clear()
 
     def on_exit(self, error: BaseException | None) -> None:
@@ -83,6 +93,7 @@ class InplaceErrors(TellsSkips, Tool):
             return
         found = [one for each in running for one in self._written_since(each)]
         self._found.extend(found)
+        self.unexplained += not found
         for one in found:
             error.add_note(f"[inplace] {one}")
 
@@ -151,13 +162,18 @@ class InplaceErrors(TellsSkips, Tool):
         about = (running.saver, running.node.name(), needed.name)
         operands = running.run.get("operands", ())
         named = [one for one in operands if one.name == needed.name]
-        for operand in named or operands:
-            writes = [write for write in self._writes.to(operand.storage) if write.after > operand.version]
-            if writes and needed.may_be(operand, writes[-1].after):
-                parameter = saved.parameter_in(running.node, operand.storage)
-                where = (operand.name, operand.is_result, operand.shape, parameter, operand.version)
-                yield InplaceFinding(*about, *where, tuple(writes))
-                return
+        since = [
+            (operand, [write for write in self._writes.to(operand.storage) if write.after > operand.version])
+            for operand in named or operands
+        ]
+        fitting = [(one, writes) for one, writes in since if writes and needed.may_be(one, writes[-1].after)]
+        if len({one.storage for one, _ in fitting}) > 1:
+            return  # the node does not say which it is
+        for operand, writes in fitting[:1]:
+            parameter = saved.parameter_in(running.node, operand.storage)
+            where = (operand.name, operand.is_result, operand.shape, parameter, operand.version)
+            yield InplaceFinding(*about, *where, tuple(writes))
+            return
         alike = self._writes.alike(needed.size, needed.expected, needed.version)
         if len(alike) == 1:  # one tensor of that size has these versions
             (writes,) = alike

@@ -35,17 +35,14 @@ class Writes:
 
     def alike(self, size: int, expected: int, version: int) -> list[list[Write]]:
         """For each tensor of that number of elements with this version now: the writes after the expected version."""
-        living = (writes for reference, writes in self._of.values() if not reference.expired())
+        living = (writes for reference, writes in list(self._of.values()) if not reference.expired())
         since = ([one for one in writes if one.after > expected] for writes in living)
         return [
             writes for writes in since if writes and (math.prod(writes[0].shape), writes[-1].after) == (size, version)
         ]
 
-    def clear(self) -> None:
-        self._of.clear()
-
     def _forget_dead(self) -> None:
         if len(self._of) < self._grown:
             return
-        self._of = {address: known for address, known in self._of.items() if not known[0].expired()}
+        self._of = {address: known for address, known in list(self._of.items()) if not known[0].expired()}
         self._grown = max(1000, 2 * len(self._of))
