@@ -108,7 +108,7 @@ def _process_group() -> Iterator[None]:
 
 REGIMES = {
     "eager": Regime(_in(lambda model: model)),
-    'compiled, "eager"': Regime(_in(_compiled)),
+    "compiled": Regime(_in(_compiled)),
     'compiled, "graph"': Regime(_in(_compiled), {"compiled": "graph"}),
     'compiled, "opaque"': Regime(_in(_compiled), {"compiled": "opaque"}),
     "checkpoint": Regime(_in(_checkpointed)),

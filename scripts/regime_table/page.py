@@ -15,7 +15,7 @@ from regime_table.tools import TOOLS
 PAGE = Path(__file__).parents[2] / "docs" / "limitations.md"
 BEGIN, END = "<!-- tools: written by scripts/tool_regimes.py -->\n", "<!-- end of tools -->\n"
 PYTORCH = (
-    *("eager", 'compiled, "eager"', 'compiled, "graph"', 'compiled, "opaque"'),
+    *("eager", "compiled", 'compiled, "graph"', 'compiled, "opaque"'),
     *("checkpoint", "vmap", "jvp", "sparse", "DTensor"),
 )
 OTHERS = ("arrays of numpy", "TensorFlow, eager", "TensorFlow, function", "TensorFlow, XLA", "TensorFlow, session")

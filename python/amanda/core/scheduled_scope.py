@@ -9,6 +9,7 @@ from typing import Any, Literal, Never
 
 from amanda import _core
 from amanda.core import keywords, switches, unmatched
+from amanda.core.compiled_policy import Compiled
 from amanda.core.schedule import Phase, Schedule, _checked
 from amanda.core.scope import Scope, checked_options
 from amanda.core.step_tool import StepTool
@@ -173,7 +174,7 @@ def scheduled(
     steps: Any = None,
     first_step: int = 0,
     on_error: Literal["raise", "disable"] = "raise",
-    compiled: Literal["eager", "graph", "opaque"] = "eager",
+    compiled: Compiled = "auto",
     coverage: bool = False,
     **unknown: Never,
 ) -> ScheduledScope:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, Type
 
 from amanda import _core
 from amanda.core import error_notes, fork, keywords, log_lines, unmatched
+from amanda.core.compiled_policy import STRONGEST, Compiled, CompiledPolicy
 from amanda.core.coverage.report import CoverageReport, report_of
 from amanda.core.evidence import Evidence
 from amanda.core.near_names import did_you_mean, shown
@@ -49,6 +50,7 @@ class Scope:
         self._core = _core.Scope([tool._core for tool in tools], tools, on_error == "disable")
         self._counters = registry.make_coverage_counters(self._core.tools()) if coverage else []
         self._every_tool = list(dict.fromkeys(with_dependencies(tools)))
+        self._compiled = CompiledPolicy(options["compiled"], self._every_tool)
         for tool in self._every_tool:
             tool._unseen_log.note_coverage(self._counters)
         self._use = ScopeUse(tools)
@@ -308,7 +310,7 @@ os.register_at_fork(after_in_child=_forget_in_child)
 class _Entries(list[_Entry]):
     """The entries of one thread, in the order in which they were entered."""
 
-    compiled: frozenset[str] = frozenset()  # what their scopes ask for
+    compiled: str | None = None  # what is in force of what their scopes ask for
 
     def append(self, entry: _Entry) -> None:
         super().append(entry)
@@ -319,7 +321,14 @@ class _Entries(list[_Entry]):
         self._update()
 
     def _update(self) -> None:
-        self.compiled = frozenset(entry.scope.options["compiled"] for entry in self)
+        asked = [entry.scope._compiled.asks_for for entry in self]
+        self.compiled = min(asked, key=STRONGEST.index, default=None)
+
+    def run_eagerly(self, why: str) -> None:
+        for entry in self:
+            if entry.scope._compiled.asks_for in ("auto", "yields"):
+                entry.scope._compiled.run_eagerly(why)
+        self._update()
 
 
 class _ThreadsEnd:
@@ -355,15 +364,27 @@ def note_unseen(reason: str, name: str) -> None:
         tool._unseen_log.note(reason, name)
 
 
-def compiled_here() -> frozenset[str]:
-    """For drivers: the `compiled` of the scopes that this thread has entered."""
+def compiled_here() -> str | None:
+    """For drivers: one of `STRONGEST`, which is in force for the scopes that this thread has entered; None if there is
+    none."""
     return _here.entries.compiled
+
+
+def why_eager() -> str:
+    """For drivers: why compiled functions run eagerly in the scopes of this thread; empty if the program asked for it."""
+    return next((why for entry in _here.entries if (why := entry.scope._compiled.why_eager)), "")
+
+
+def run_eagerly(why: str) -> None:
+    """For drivers: a tool turned out not to work on compiled code. From now on, compiled functions run eagerly in those
+    scopes of this thread that left it open."""
+    _here.entries.run_eagerly(why)
 
 
 def apply(
     *tools: Tool,
     on_error: Literal["raise", "disable"] = "raise",
-    compiled: Literal["eager", "graph", "opaque"] = "eager",
+    compiled: Compiled = "auto",
     coverage: bool = False,
     **unknown: Never,
 ) -> Scope:
@@ -382,10 +403,11 @@ def apply(
         tools: run in this order, except that dependencies run first.
         on_error: what happens when a routine fails. ``"raise"``: its exception is raised in the program. ``"disable"``:
             the tool and its dependents stop for the rest of the scope, with one log line, and the program continues.
-        compiled: how functions compiled with `torch.compile` run in the scope. ``"eager"``: uncompiled, so that tools
-            see their operators, with the results of the eager run. ``"graph"``: compiled, with taps where tools ask for
-            their operators. ``"opaque"``: compiled; tools do not see their operators. Functions of TensorFlow are always
-            seen.
+        compiled: how functions compiled with `torch.compile` run in the scope. ``"graph"``: compiled, with taps where
+            tools ask for their operators. ``"eager"``: uncompiled, so that tools see their operators, with the results of
+            the eager run. ``"opaque"``: compiled; tools do not see their operators. ``"auto"``: as with ``"graph"`` if
+            all tools can work on compiled code, else as with ``"eager"``; a log line then names the tool and the reason.
+            Functions of TensorFlow are always seen.
         coverage: counts the calls that the framework dispatches, for `Scope.coverage`. It costs about a microsecond per
             call, inner calls included. An operator of a TensorFlow graph counts once for each graph that is instrumented.
 

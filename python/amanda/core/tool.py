@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Never, NoReturn, Protocol
 
 from amanda import _core
 from amanda.core import keywords, paper_names, unmatched
@@ -88,6 +88,14 @@ class Tool:
     Raises:
         TypeError: `name` is not a string, or there is another keyword.
     """
+
+    needs_eager: ClassVar[str] = ""
+    """Why functions compiled with `torch.compile` have to run eagerly for this tool, as "it reads values in its analysis";
+    empty if it can work on compiled code. A scope reads it when it is made: see ``compiled="auto"`` of `amanda.apply`."""
+
+    leaves_compiled_out: ClassVar[bool] = False
+    """For a tool that needs eager functions: True if it leaves out the operators of compiled ones. Such functions then
+    stay compiled where another scope asks for that."""
 
     _alone = ""  # why a scope cannot have two of them; empty if it can
     _keeps_evidence = False  # when its results are forgotten, as after each step: it is looked at by another tool

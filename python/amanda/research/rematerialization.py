@@ -90,6 +90,8 @@ class Rematerialization(Results[Row, GroupBy], NativeTool):
             tool is open on the thread.
     """
 
+    needs_eager = "what it saves is not known"
+    leaves_compiled_out = True
     _speaker = "rematerialization"
     _alone = "one budget is in force on a thread"
 

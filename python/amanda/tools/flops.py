@@ -62,6 +62,8 @@ class Flops(Results[Row, GroupBy], NativeTool):
         cpu_attention: count fused attention on the CPU as on other devices. FlopCounterMode does not count it.
     """
 
+    needs_eager = "it does not show what a linear layer calls"
+    leaves_compiled_out = True
     _speaker = "flops"
 
     def __init__(self, uncounted: bool = True, cpu_attention: bool = False) -> None:

@@ -102,3 +102,23 @@ def defines_groupings(kind):
     """Itself, or a base that it shares with what is no tool."""
     owner = next((base for base in kind.__mro__ if "_groupings" in vars(base)), Results)
     return owner is kind or (owner is not Results and not issubclass(owner, amanda.Tool))
+
+
+def cells_of_limitations(regime):
+    """By tool: what the table of docs/limitations.md says, which scripts/tool_regimes.py measured."""
+    lines = (DOCS / "limitations.md").read_text().splitlines()
+    head = next(line for line in lines if line.startswith("| tool |") and f"| {regime} |" in line)
+    column = head.split(" | ").index(regime)
+    rows = lines[lines.index(head) + 2 :]
+    rows = rows[: rows.index("")]
+    return {row.split(" | ")[0].strip("| `"): row.split(" | ")[column] for row in rows}
+
+
+@pytest.mark.parametrize("name", sorted(KINDS.keys() & cells_of_limitations("compiled").keys()))
+def test_a_tool_says_that_it_needs_eager_functions_if_it_does(name):
+    kind = KINDS[name]
+    by_default, with_taps = (cells_of_limitations(regime)[name] for regime in ("compiled", 'compiled, "graph"'))
+    assert (by_default == "eager") == bool(kind.needs_eager)
+    assert with_taps in (("compiled", "refuses", "eager") if kind.needs_eager else (by_default,))
+    if with_taps != "eager":  # EffectivePath opens a scope of its own
+        assert kind.leaves_compiled_out == (with_taps == "compiled")

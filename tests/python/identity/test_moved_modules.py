@@ -289,6 +289,7 @@ def test_the_model_that_wraps_another_names_it_and_the_other_has_its_own_names_a
     assert run(model) == plain
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # PyTorch's own, for an input that is no leaf
 def test_a_compiled_part_has_the_name_of_the_module_inside():
     model = Net()
     assert paths(model) == ["body", "head"]

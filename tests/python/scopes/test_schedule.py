@@ -177,7 +177,7 @@ def test_compiled_code_runs_compiled_in_steps_that_are_off(caplog):
         return lambda *inputs: (compiled.append(run.step_number), graph(*inputs))[1]
 
     function, tool = torch.compile(lambda x: torch.relu(x) + 1, backend=backend), Steps()
-    with amanda.scheduled(tool, schedule=amanda.Schedule(every=2)) as run:
+    with amanda.scheduled(tool, schedule=amanda.Schedule(every=2), compiled="eager") as run:
         for _ in range(5):
             function(X)
             run.step()

@@ -36,7 +36,7 @@ class TorchDriver:
     requires_gradient = "call a model with parameters that require one, outside torch.no_grad()"
     options: Mapping[str, Option] = {
         "compiled": Option(
-            ("eager", "graph", "opaque"), "what functions compiled with torch.compile do, as in amanda.apply"
+            ("auto", "eager", "graph", "opaque"), "what functions compiled with torch.compile do, as in amanda.apply"
         ),
     }
 

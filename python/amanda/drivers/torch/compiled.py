@@ -66,7 +66,7 @@ class _Hooks:
 
 def _hooks_of(context: Any) -> Any:
     own = context.__dict__[port.ENTER_EXIT_HOOKS]
-    ours = "opaque" in scope.compiled_here() or recomputation.may_recompute()
+    ours = scope.compiled_here() == "opaque" or recomputation.may_recompute()
     return _Hooks(own) if ours else own
 
 
@@ -80,25 +80,30 @@ _callback_of_torch: Any = None
 # Replaces torch's own _callback_from_stance under "graph". It gets the function's callback and torch's own function. It
 # returns None if the function is to run eagerly.
 _graphs: Callable[[Any, Callable[[Any], Any]], Any]
+_why_no_graphs: Callable[[], str]  # the reason why `_graphs` refuses all functions; empty if it does not
 
 
-def instrument_graphs_with(callback_for: Callable[[Any, Callable[[Any], Any]], Any]) -> None:
-    """Registers what chooses the compiler's callback under `compiled="graph"`."""
-    global _graphs
-    _graphs = callback_for
+def instrument_graphs_with(
+    callback_for: Callable[[Any, Callable[[Any], Any]], Any], refusal: Callable[[], str]
+) -> None:
+    """Registers what chooses the compiler's callback under `compiled="graph"`. `refusal()` is the reason why it can't;
+    empty if it can."""
+    global _graphs, _why_no_graphs
+    _graphs, _why_no_graphs = callback_for, refusal
 
 
 def _policy() -> str | None:
     """The policy for the compiled function that is about to run on this thread; None if it is no scope's concern."""
-    asked = scope.compiled_here() if _torch.has_scopes() else frozenset()
+    asked = scope.compiled_here() if _torch.has_scopes() else None
     if not (asked or recomputation.is_pending()) or _called_by_torch():
         return None
-    return recomputation.policy_for(_strongest(asked))
+    if asked == "auto" and (why := _why_no_graphs()):
+        scope.run_eagerly(why)
+        asked = "eager"
+    return recomputation.policy_for(_POLICIES.get(asked, asked) if asked else None)
 
 
-def _strongest(asked: frozenset[str]) -> str | None:
-    """If any open scope asks for eager, eager wins; then graph."""
-    return next((policy for policy in ("eager", "graph", "opaque") if policy in asked), None)
+_POLICIES = {"auto": "graph", "yields": "eager"}
 
 
 def _called_by_torch() -> bool:
@@ -122,23 +127,30 @@ def functions_run_eagerly() -> list[str]:
     return list(_run_eagerly)
 
 
-def _warn(function: str) -> None:
-    """Warns once per function that it runs eagerly."""
+def runs_eagerly(why: str) -> None:
+    """Notes that the compiled function which this thread calls runs eagerly, in the evidence of its scopes, and warns
+    once for each function. `why`: empty if the program asked for it."""
+    function = _name_of(_frame_of_compiled(sys._getframe()))
+    scope.note_unseen("eager", function)
+    port.satisfy_fullgraph()
     with _lock:
         if function in _run_eagerly:
             return
         _run_eagerly[function] = None
     logging.getLogger("amanda").warning(
-        "[scope] %s is compiled with torch.compile, and runs eagerly in this scope: its results may differ in the last "
-        "bits from those of the compiled function, and its random numbers are others. Apply the tools with "
-        'compiled="graph" to instrument compiled functions, or with compiled="opaque" to run them as they are, unseen '
-        "(said once for each function)",
+        "[scope] %s is compiled with torch.compile, and runs eagerly in this scope%s. Its results may differ in the last "
+        "bits from those of the compiled function, and its random numbers are others. %s (said once for each function)",
         function,
+        f": {why}" if why else "",
+        'With compiled="opaque" it runs as it is, unseen'
+        if why
+        else 'Apply the tools with compiled="graph" to instrument compiled functions, or with compiled="opaque" to run '
+        "them as they are, unseen",
     )
 
 
 _IN_FORCE = {
-    "graph": 'they run compiled, with taps where tools ask for their operators (compiled="graph")',
+    "graph": "they run compiled, with taps where tools ask for their operators",
     "opaque": 'they run as they are, and tools see none of their operators (compiled="opaque"); compiled="graph" '
     "instruments them",
 }
@@ -196,10 +208,7 @@ def _callback(callback: Any) -> Any:
         return _graphs(callback, _callback_of_torch)
     if policy in (None, "opaque"):
         return _callback_of_torch(callback)
-    function = _name_of(_frame_of_compiled(sys._getframe()))
-    scope.note_unseen("eager", function)
-    _warn(function)
-    port.satisfy_fullgraph()
+    runs_eagerly(scope.why_eager())
     return None
 
 

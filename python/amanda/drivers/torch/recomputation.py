@@ -77,6 +77,14 @@ def keep_graph(key: Any, graph: Any) -> None:
                 known.graphs[key] = graph
 
 
+def run_eagerly() -> None:
+    """The regions that this thread runs for the first time run eagerly, after all."""
+    if _first_runs and _may_be_checkpointed():
+        for region in _regions_here()[0]:
+            if known := _known(region):
+                known.policy = "eager"
+
+
 def may_recompute() -> bool:
     """False if this thread recomputes no region."""
     return port.graph_task_id() != -1 or port.saved_tensor_hooks(True) is not None

@@ -24,7 +24,7 @@ class CompiledFunctions:
         from amanda.drivers.torch import compiled
         from amanda.drivers.torch_compile.front import entry as front
 
-        compiled.instrument_graphs_with(front.callback_for)
+        compiled.instrument_graphs_with(front.callback_for, front.refusal)
 
     def describe(self) -> str:
         from amanda.drivers.torch_compile.front import entry as front

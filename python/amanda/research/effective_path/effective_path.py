@@ -92,6 +92,7 @@ class EffectivePath(Results[Row, GroupBy], Tool):
         ValueError: `theta` is not in that range.
     """
 
+    needs_eager = "it replaces autograd nodes one by one"
     _speaker = "effective_path"
     _densities = tuple(_share_column(name, f"{name[:-1]}_density") for name in ("neurons", "synapses", "weights"))
     _properties: dict[str, Any] = dict.fromkeys(("neuron_density", "synapse_density", "weight_density"), "float64")
@@ -183,7 +184,7 @@ class EffectivePath(Results[Row, GroupBy], Tool):
         return getattr(self._here, "extraction", None)
 
     def _analyze(self, context: OpContext) -> None:
-        eager_only.check(context, "it replaces autograd nodes one by one")
+        eager_only.check(context, self.needs_eager)
         names, place = context.op.input_names, _place_of(context)
         context.insert_before_op(self._begin, inputs=[], with_run=True, place=place)
         if rules.base(context.op.__name__) in rules.known:

@@ -65,6 +65,7 @@ class AttentionPruning(TellsSkips, Results[LayerRow, LayerBy], Tool, Generic[Lay
     Rows are by "layer". See `Results` for `rows`, `table`, `to_pandas` and `reset`.
     """
 
+    needs_eager = UNSEEN
     _speaker = "pruning"
     _groupings = {
         "layer": Grouping(
@@ -157,17 +158,17 @@ class AttentionPruning(TellsSkips, Results[LayerRow, LayerBy], Tool, Generic[Lay
             ]
 
     def _analyze_fused(self, context: OpContext) -> None:
-        eager_only.check(context, UNSEEN)
+        eager_only.check(context, self.needs_eager)
         inputs = ["query", "key", "attn_mask", "is_causal", "scale"]
         context.insert_before_op(self._before_fused, inputs, differentiable=True)
         context.insert_after_op(self._after, differentiable=True, place=_place(context))
 
     def _analyze_softmax(self, context: OpContext) -> None:
-        eager_only.check(context, UNSEEN)
+        eager_only.check(context, self.needs_eager)
         context.insert_before_op(self._before_softmax, ["self", "dim"], differentiable=True)
 
     def _analyze_product(self, context: OpContext) -> None:
-        eager_only.check(context, UNSEEN)
+        eager_only.check(context, self.needs_eager)
         context.insert_after_op(self._after, inputs=[0, 1], differentiable=True, place=_place(context))
 
     def _before_fused(

@@ -74,6 +74,7 @@ class ChannelPruning(TellsSkips, Results[ChannelRow, GroupBy], Tool):
             other numbers of channels.
     """
 
+    needs_eager = UNSEEN
     _speaker = "pruning"
     _groupings = counted_groupings(
         ChannelRow,
@@ -172,7 +173,7 @@ class ChannelPruning(TellsSkips, Results[ChannelRow, GroupBy], Tool):
             return grouped(ChannelRow, [ChannelRow(*place, *map(int, sums)) for place, sums in self._sums.items()], by)
 
     def _analyze(self, context: OpContext) -> None:
-        eager_only.check(context, UNSEEN)
+        eager_only.check(context, self.needs_eager)
         x, weight = context.inputs[:2]
         if not self._where(context) or self._skips.unreadable(x):
             return
@@ -185,7 +186,7 @@ class ChannelPruning(TellsSkips, Results[ChannelRow, GroupBy], Tool):
         context.insert_after_op(self._multiply, with_run=True, differentiable=True)
 
     def _analyze_norm(self, context: OpContext) -> None:
-        eager_only.check(context, UNSEEN)
+        eager_only.check(context, self.needs_eager)
         context.insert_before_op(self._take_back, inputs=["input"], with_run=True, differentiable=True)
         context.insert_after_op(self._multiply_again, with_run=True, differentiable=True)
 

@@ -94,6 +94,8 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         store: Store = MemoryStore() if folder is None else FolderStore(folder, new=True)
         Captured.__init__(self, store, naming)
 
+    needs_eager = "it names results by the order in which operators run"
+    leaves_compiled_out = True
     __hash__ = Tool.__hash__  # a mapping has none; tools are looked up by identity
     __eq__ = Tool.__eq__
     __repr__ = Tool.__repr__
@@ -139,7 +141,7 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
     # ---- routines ---------------------------------------------------------------------------------------------------
 
     def _analyze(self, context: OpContext) -> None:
-        if eager_only.leaves_out(context, self._skips, "it names results by the order in which operators run"):
+        if eager_only.leaves_out(context, self._skips, self.needs_eager):
             return
         name = self._numbering.name_of(context)
         if self._patterns is not None and not any(pattern.matches(name) for pattern in self._patterns):

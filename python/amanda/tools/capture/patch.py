@@ -54,6 +54,8 @@ class Patch(Tool):
             shape of the result, when that runs.
     """
 
+    needs_eager = "it names results by the order in which operators run"
+
     def __init__(
         self,
         values: Mapping[str, Any],
@@ -90,7 +92,7 @@ class Patch(Tool):
             warn_of_unmatched(self, [pattern for pattern, _ in self._values], self._numbering)
 
     def _analyze(self, context: OpContext) -> None:
-        eager_only.check(context, "it names results by the order in which operators run")
+        eager_only.check(context, self.needs_eager)
         name = self._numbering.name_of(context)
         for pattern, value in self._values:
             if not pattern.matches(name):

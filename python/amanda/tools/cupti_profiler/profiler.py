@@ -113,7 +113,7 @@ class CuptiProfiler(AnnotatedResults[Row, GroupBy], NativeTool):
         self.depends_on(OptimizerPhase())
 
     def _look(self, context: OpContext) -> None:
-        eager_only.leaves_out(context, self._skips, "it measures operators as Python calls them")
+        eager_only.leaves_out(context, self._skips, self.needs_eager)
 
     @property
     def gpu_status(self) -> str:
@@ -132,6 +132,8 @@ class CuptiProfiler(AnnotatedResults[Row, GroupBy], NativeTool):
 
     # ---- tables -----------------------------------------------------------------------------------------------------
 
+    needs_eager = "it measures operators as Python calls them"
+    leaves_compiled_out = True
     _speaker = "cupti_profiler"
     _groupings = GROUPINGS
 

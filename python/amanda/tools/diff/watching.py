@@ -39,6 +39,9 @@ class Watching(Tool):
     """Calls `_ran` after each outermost operator, forward and backward, but for collectives, and those that return memory
     without values."""
 
+    needs_eager = "its backward operators can't be compared"
+    leaves_compiled_out = True
+
     def __init__(self, name: str, *, float64: bool = False) -> None:
         super().__init__(name)
         self._wants_float64 = float64

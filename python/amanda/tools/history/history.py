@@ -79,6 +79,8 @@ class History(Results[Row, GroupBy], StepTool):
         OSError: a folder cannot be written.
     """
 
+    needs_eager = "gradients of parameters are those that autograd accumulates"
+    leaves_compiled_out = True
     _speaker = "history"
 
     def __init__(
@@ -158,9 +160,7 @@ class History(Results[Row, GroupBy], StepTool):
             self._views.add(context.op_id)
 
     def _analyze_backward(self, context: OpContext) -> None:
-        if not eager_only.leaves_out(
-            context, self._skips, "gradients of parameters are those that autograd accumulates"
-        ):
+        if not eager_only.leaves_out(context, self._skips, self.needs_eager):
             self._gradients.analyze(context)
 
     # ---- what the program tells -------------------------------------------------------------------------------------

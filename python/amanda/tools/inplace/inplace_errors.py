@@ -43,6 +43,8 @@ class InplaceErrors(TellsSkips, Tool):
     autograd records, it keeps the versions of its operands as long as the graph lives; for each storage, the last writes.
     """
 
+    needs_eager = "it follows the versions of tensors"
+    leaves_compiled_out = True
     _speaker = "inplace"
 
     def __init__(self) -> None:
@@ -100,7 +102,7 @@ class InplaceErrors(TellsSkips, Tool):
     # ---- forward ----------------------------------------------------------------------------------------------------
 
     def _analyze(self, context: OpContext) -> None:
-        if eager_only.leaves_out(context, self._skips, "it follows the versions of tensors"):
+        if eager_only.leaves_out(context, self._skips, self.needs_eager):
             return
         written, names = Sides.of(context).written, context.op.input_names
         if not written:
@@ -142,7 +144,7 @@ class InplaceErrors(TellsSkips, Tool):
     # ---- backward ---------------------------------------------------------------------------------------------------
 
     def _analyze_backward(self, context: OpContext) -> None:
-        if eager_only.leaves_out(context, self._skips, "it follows the versions of tensors"):
+        if eager_only.leaves_out(context, self._skips, self.needs_eager):
             return
         if context.backward_op.__name__ != "AccumulateGrad":
             context.insert_before_backward_op(self._on_node, [], with_run=True, saver=Place.of(context))

@@ -79,6 +79,8 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         amanda.Error: when a scope is entered, and PyTorch's profiler is on, or another PeakMemory.
     """
 
+    needs_eager = UNHEARD
+    leaves_compiled_out = True
     _speaker = "memory"
     _alone = "PyTorch's allocators report to one listener"
     _groupings = GROUPINGS
@@ -134,14 +136,14 @@ class PeakMemory(Results[Row, GroupBy], Tool):
             self._at_error = MemorySnapshot(self._held(at_peak=False), f"when {asked} ran out of memory")
 
     def _analyze(self, context: OpContext) -> None:
-        if eager_only.leaves_out(context, self._skips, UNHEARD):
+        if eager_only.leaves_out(context, self._skips, self.needs_eager):
             return
         enter, leave = self._routines(context)
         context.insert_before_op(enter, inputs=[])
         context.insert_after_op(leave, outputs=[])
 
     def _analyze_backward(self, context: OpContext) -> None:
-        if eager_only.leaves_out(context, self._skips, UNHEARD):
+        if eager_only.leaves_out(context, self._skips, self.needs_eager):
             return
         enter, leave = self._routines(context)
         context.insert_before_backward_op(enter, grad_outputs=[])

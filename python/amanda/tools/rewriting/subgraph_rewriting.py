@@ -94,6 +94,7 @@ class SubgraphRewriting(Results[Row, GroupBy], Tool):
         amanda.UnmatchedFilterWarning: when a scope is left in which a pattern matched nothing.
     """
 
+    needs_eager = "it defers operators until their results are read"
     _speaker = "rewriting"
     _groupings = {
         "id": Grouping(
@@ -169,7 +170,7 @@ class SubgraphRewriting(Results[Row, GroupBy], Tool):
             return [_row(match) for match in dict.fromkeys(self._matches.values()) if match.sites[-1].results]
 
     def _analyze(self, context: OpContext) -> None:
-        eager_only.check(context, "it defers operators until their results are read")
+        eager_only.check(context, self.needs_eager)
         op = context.op
         schema = parse_schema(op.schema)
         undeclared = [at for at, name in enumerate(op.input_names) if (op.name, name) in undeclared_writes()]

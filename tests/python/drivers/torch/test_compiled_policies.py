@@ -37,23 +37,24 @@ def function(x):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_run_eagerly_by_default_and_are_seen(backend):
+def test_eager_ones_run_eagerly_and_are_seen(backend):
     compiled = torch.compile(function, backend=backend)
     x = torch.randn(4)
     outside = compiled(x)
     tool = Names()
-    with amanda.apply(tool):
+    with amanda.apply(tool, compiled="eager"):
         inside = compiled(x)
     assert tool.seen == ["aten::relu", "aten::mul", "aten::sum"]
     assert torch.equal(inside, function(x))
     assert torch.equal(compiled(x), outside)
 
 
-def test_functions_that_insist_on_one_graph_run_eagerly_too():
+@pytest.mark.parametrize("policy", ["auto", "eager"])
+def test_functions_that_insist_on_one_graph_are_seen_too(policy):
     inner = torch.compile(function, backend="eager", fullgraph=True)
     outer = torch.compile(lambda x: inner(x) + 1, backend="eager", fullgraph=True)
     tool, x = Names(), torch.randn(4)
-    with amanda.apply(tool):
+    with amanda.apply(tool, compiled=policy):
         result = outer(x)
     assert torch.equal(result, outer(x))
     assert tool.seen == ["aten::relu", "aten::mul", "aten::sum", "aten::add"]
@@ -113,7 +114,7 @@ def test_a_compiled_module():
     x = torch.randn(1, 2)
     vanilla = compiled(x)
     eager, opaque = Names(), Names()
-    with amanda.apply(eager):
+    with amanda.apply(eager, compiled="eager"):
         compiled(x)
     with amanda.apply(opaque, compiled="opaque"):
         result = compiled(x)
@@ -143,7 +144,7 @@ def test_another_thread_s_functions_run_compiled():
         return lambda *args: graphs_run.append(1) or graph(*args)
 
     compiled, x = torch.compile(function, backend=counting), torch.randn(4)
-    with amanda.apply(Names()):
+    with amanda.apply(Names(), compiled="eager"):
         compiled(x)
         assert graphs_run == []
         thread = threading.Thread(target=compiled, args=(x,))
@@ -170,7 +171,7 @@ def test_cond_compiles_its_branches_all_the_same(policy):
 def test_opaque_inside_eager_runs_eagerly_and_both_see():
     compiled = torch.compile(function, backend="eager")
     outer, inner, x = Names(), Names(), torch.randn(4)
-    with amanda.apply(outer), amanda.apply(inner, compiled="opaque"):
+    with amanda.apply(outer, compiled="eager"), amanda.apply(inner, compiled="opaque"):
         compiled(x)
     assert outer.seen == inner.seen == ["aten::relu", "aten::mul", "aten::sum"]
 
@@ -185,7 +186,7 @@ def test_each_function_that_runs_eagerly_is_named_once(caplog, monkeypatch):
     compiled = torch.compile(function, backend="eager")
     modules = torch.compile(Compiled(), backend="eager"), Compiled()
     modules[1].compile(backend="eager")
-    with amanda.apply(Names()):
+    with amanda.apply(Names(), compiled="eager"):
         assert caplog.messages == []  # nothing was compiled yet
         for _ in range(2):
             compiled(torch.ones(4))
@@ -197,7 +198,7 @@ def test_each_function_that_runs_eagerly_is_named_once(caplog, monkeypatch):
         for code in (function, Compiled.forward)
     ]
     assert caplog.messages == [
-        f"[scope] {place} is compiled with torch.compile, and runs eagerly in this scope: its results may differ in the "
+        f"[scope] {place} is compiled with torch.compile, and runs eagerly in this scope. Its results may differ in the "
         "last bits from those of the compiled function, and its random numbers are others. Apply the tools with "
         'compiled="graph" to instrument compiled functions, or with compiled="opaque" to run them as they are, unseen '
         "(said once for each function)"
@@ -207,7 +208,9 @@ def test_each_function_that_runs_eagerly_is_named_once(caplog, monkeypatch):
 
 
 def test_an_unknown_policy():
-    with pytest.raises(ValueError, match=r"\[scope\] compiled is \"eager\" or \"graph\" or \"opaque\", got 'inductor'"):
+    with pytest.raises(
+        ValueError, match=r"\[scope\] compiled is \"auto\" or \"eager\" or \"graph\" or \"opaque\", got 'inductor'"
+    ):
         amanda.apply(Names(), compiled="inductor")
 
 

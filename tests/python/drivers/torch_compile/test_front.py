@@ -302,8 +302,7 @@ def test_what_is_in_force_is_said_once(caplog, monkeypatch):
             with amanda.apply(Seen(), compiled=policy):
                 compiled(X)
     assert caplog.messages == [
-        "[scope] functions compiled with torch.compile: they run compiled, with taps where tools ask for their operators "
-        '(compiled="graph")',
+        "[scope] functions compiled with torch.compile: they run compiled, with taps where tools ask for their operators",
         "[scope] functions compiled with torch.compile: they run as they are, and tools see none of their operators "
         '(compiled="opaque"); compiled="graph" instruments them',
     ]

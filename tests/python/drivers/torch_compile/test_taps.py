@@ -186,6 +186,20 @@ def test_a_replaced_backward_operator_has_its_own_formula():
     assert close(compiled, eager)
 
 
+def test_a_replaced_backward_operator_can_run_the_original():
+    class Doubled(amanda.Tool):
+        def __init__(self):
+            super().__init__("doubled")
+            self.add_inst_for_op(self.analyze, ops="relu", backward=True)
+
+        def analyze(self, context):
+            op = context.backward_op
+            context.replace_backward_op(lambda gradient: 2 * op(gradient))
+
+    compiled, eager = both(Doubled)
+    assert close(compiled, eager)
+
+
 def test_a_differentiable_routine_is_part_of_the_gradient():
     compiled, eager = both(only_linear("insert_after_op", lambda y: torch.sin(y), differentiable=True))
     assert close(compiled, eager)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from amanda import _torch
-from amanda.core import fork
+from amanda.core import fork, scope
 from amanda.drivers.torch_compile import port
-from amanda.drivers.torch_compile.front import failures, regions
+from amanda.drivers.torch_compile.front import eager_frames, failures, regions
 from amanda.drivers.torch_compile.front.backend import InstrumentingBackend
 from amanda.drivers.torch_compile.places import capture
 
@@ -28,6 +28,8 @@ class InstrumentingCallback:
             return skipped
         if _torch.sees_nothing():  # between graphs an operator has called a routine or an analysis of a tool
             return port.skipped_with_callees("code of a tool is not compiled")
+        if scope.compiled_here() == "auto" and (reason := eager_frames.reason(frame)):
+            return eager_frames.run(reason)
         failure = failures.expect()
         _torch.enter_graph()
         try:
@@ -38,9 +40,12 @@ class InstrumentingCallback:
                 raise
         finally:
             _torch.leave_graph()
-        if failure.error is not None:
-            raise failure.error  # an analysis raised it: as itself, not as a failure of the compiler
-        return result
+        if failure.error is None:
+            return result
+        error, failure.error = failure.error, None  # or its traceback would keep the program's objects
+        if scope.compiled_here() != "auto":
+            raise error  # an analysis raised it: as itself, not as a failure of the compiler
+        return eager_frames.run_from_now_on(frame, error)
 
 
 _lock = fork.rlock()

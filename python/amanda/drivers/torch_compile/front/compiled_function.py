@@ -12,6 +12,7 @@ from amanda.core import scope
 from amanda.drivers.torch import recomputation
 from amanda.drivers.torch_compile import port
 from amanda.drivers.torch_compile.front import late, uninstrumented
+from amanda.drivers.torch_compile.front.failures import NoTapsError
 from amanda.drivers.torch_compile.lower.lowering import Lowered, lower
 from amanda.drivers.torch_compile.places import origins
 from amanda.drivers.torch_compile.places.instances import Instance, Instances
@@ -48,7 +49,7 @@ class CompiledFunction:
         self._vanilla: _Built | None = None
         self._compiled: dict[Hashable, Callable[..., Any]] = {}  # by the structure of lowered graphs
         self._program: SharedProgram | None = None
-        self._unknown = False  # it can't be learned
+        self._unknown = ""  # why it can't be learned
         self._late: late.Inputs | None = None  # once Dynamo is done with the graph
 
     def prepare(self, example_inputs: Sequence[Any]) -> None:
@@ -87,6 +88,12 @@ class CompiledFunction:
                 assert self._late is not None  # Dynamo has had the result of prepare()
                 late: _Built = self._late.compiling(build, *args)
                 return late
+            except Exception as error:
+                if scope.compiled_here() == "auto":  # other graphs of the function may have run
+                    error.add_note(
+                        '[scope] in a function that is compiled with torch.compile; with compiled="eager" it runs eagerly'
+                    )
+                raise
             finally:
                 _torch.leave_graph()
 
@@ -112,12 +119,12 @@ class CompiledFunction:
         """The function with taps; None if the original is to run."""
         if not self._learn(args):
             coverage.count((), uninstrumented.operators_of(self._gm), runs_with_tools=False)
-            return self._without_tools(args)
+            return self._without_tools(args, self._unknown)
         with port.without_saved_tensor_hooks():  # the operators that run here are not the program's
             site, artifact = self._analyzed(toolset, instance, args)
         built = None if artifact.lowered is None else self._lowered(artifact.lowered, args)
         if artifact.failure:
-            built = self._without_tools(args)
+            built = self._without_tools(args, artifact.failure)
         runs_with_tools = not (built and built.unseen)
         coverage.count(site.shown, artifact.unseen, runs_with_tools)
         if not runs_with_tools or not artifact.unseen:
@@ -134,11 +141,13 @@ class CompiledFunction:
                 with port.without_saved_tensor_hooks():  # the operators that run here are not the program's
                     self._program = SharedProgram(self._gm, args)
             except Exception as error:  # no tool has been called yet: the program goes on
-                self._unknown = True
-                uninstrumented.say(self._gm, "no taps can be put into it", error)
+                self._unknown = uninstrumented.described("no taps can be put into it", error)
         return self._program is not None
 
-    def _without_tools(self, args: Sequence[Any]) -> _Built:
+    def _without_tools(self, args: Sequence[Any], why: str) -> _Built:
+        if self._late is None and scope.compiled_here() == "auto":  # nothing of the frame has run yet
+            raise NoTapsError(why)
+        uninstrumented.say(self._gm, why)
         function = uninstrumented.function_of(self._gm)
         return dataclasses.replace(self._build_vanilla(args), unseen=(("refused", function),))
 
@@ -170,8 +179,8 @@ class CompiledFunction:
             except port.RestartAnalysis:
                 raise
             except Exception as error:
-                uninstrumented.say(self._gm, f"the backend {self._name} could not compile it with taps", error)
-                return self._without_tools(args)
+                why = uninstrumented.described(f"the backend {self._name} could not compile it with taps", error)
+                return self._without_tools(args, why)
             self._compiled[lowered.structure] = compiled
         return _Built(compiled, tuple(lowered.extra), lowered.keep)
 

@@ -31,6 +31,11 @@ def callback_for(callback: Callback, from_stance: Callable[[Callback], Callback]
     return chosen if chosen in (None, False) else _refuse
 
 
+def refusal() -> str:
+    """The reason why no function can be instrumented; empty if there is none."""
+    return "" if _callbacks() else _refusals[0].removeprefix("[compile] ")
+
+
 def is_built() -> bool:
     return importlib.util.find_spec("amanda._torch_compile") is not None
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 
 
+class NoTapsError(Exception):
+    """No taps can be put into a function. The text is the reason."""
+
+
 class Failure:
-    """The exception that an analysis raised while a frame was compiled."""
+    """The exception that an analysis raised while a frame was compiled, or a NoTapsError."""
 
     error: Exception | None = None
 

@@ -11,10 +11,9 @@ _lock = fork.rlock()
 _said: dict[str, str] = {}  # why, by function
 
 
-def say(gm: Any, why: str, error: Exception) -> None:
-    """Warns. `why`: "the backend inductor could not compile it with taps", where `error` was raised."""
+def say(gm: Any, reason: str) -> None:
+    """Warns."""
     function = function_of(gm)
-    reason = f"{why}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     with _lock:
         if function in _said:
             return
@@ -24,6 +23,15 @@ def say(gm: Any, why: str, error: Exception) -> None:
         function,
         reason,
     )
+
+
+def described(why: str, error: Exception) -> str:
+    """A reason with the first line of the error: "the backend inductor could not compile it with taps: ..."."""
+    return f"{why}: {first_line(error)}"
+
+
+def first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def remarks() -> list[str]:

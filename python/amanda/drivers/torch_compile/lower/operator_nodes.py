@@ -286,7 +286,7 @@ class OperatorNodes:
         return _torch_compile.Operator(
             attach.COMPILE.name_space,
             shown.type if shown.is_backward == is_backward else attach.intern(call.op),
-            shown.place.id,
+            shown.id if shown.is_backward == is_backward else shown.place.id,
             call.op._schema.name,
             call.op._schema.overload_name,
             module_path=shown.place.module_path,

@@ -31,6 +31,10 @@ class Shown:
     def is_backward(self) -> bool:
         return self.forward_site is not None
 
+    @property
+    def id(self) -> int:
+        return _id(self.call, self.place, self.is_backward)
+
 
 #: The argument of `lower`: the operators that have taps, with their taps.
 Plans = list[tuple[Shown, list[_core.Tap]]]
@@ -66,7 +70,7 @@ class GraphSite:
         site = _core.OpSite(
             self.backend,
             type,
-            backward_ids.id_of(place.id, call.backward, call.backward_form) if is_backward else place.id,
+            _id(call, place, is_backward),
             inputs,
             outputs,
             module_path=place.module_path,
@@ -78,6 +82,10 @@ class GraphSite:
         self.shown.append(shown)
         visitor.op(site)
         return shown
+
+
+def _id(call: Call, place: Place, is_backward: bool) -> int:
+    return backward_ids.id_of(place.id, call.backward, call.backward_form) if is_backward else place.id
 
 
 def gradients_of(call: Call) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
