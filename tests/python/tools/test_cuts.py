@@ -1,5 +1,6 @@
 """GradientCuts: each way in which a parameter gets no gradient, planted, beside a twin that is right."""
 
+import functools
 import gc
 import re
 import weakref
@@ -307,9 +308,35 @@ def test_data_of_a_parameter():
 
     tool = train(Layer(4, 1), loss_of)
     assert reasons(tool) == {"weight": "data"}
-    assert re.search(
-        r"no gradient: weight\n  the path to the loss is cut at aten::linear \(\S+\): it reads", tool.answer()
-    )
+    assert re.search(r"no gradient: weight\n  cut at aten::linear \(\S+\): it reads", tool.answer())
+
+
+def test_data_of_a_result_that_a_parameter_gets():
+    """A hypernetwork, as it is often written first."""
+    maker, target = nn.Linear(2, 6), nn.Linear(2, 3, bias=False)
+    torch.nn.init.zeros_(target.weight)
+
+    def loss(model):
+        target.weight.data = maker(torch.ones(2)).view(3, 2).data
+        return target(torch.randn(4, 2)).square().mean()
+
+    tool = train(nn.ModuleList([maker, target]), loss)
+    assert reasons(tool) == {"weight": "data", "bias": "data"}
+    (found,) = tool.findings()
+    assert [cut.last.name for cut in found.cuts] == ["aten::view"]
+
+
+def test_a_view_from_no_grad_whose_base_is_written_to():
+    """PyTorch refuses to tell whether such a view requires a gradient, until it is used."""
+    table = nn.Embedding(4, 2)
+    tool = GradientCuts()
+    with amanda.apply(tool):
+        with torch.no_grad():
+            row = table.weight[0]
+            row.fill_(0)
+        table(torch.tensor([1])).sum().backward()
+        nn.Embedding(4, 2, padding_idx=0)
+    assert tool.findings() == []
 
 
 def test_frozen_parameters_are_counted():
@@ -386,6 +413,32 @@ def test_gradients_that_are_cleared_before_the_step(to_none):
     )
     assert set(reasons(tool).values()) == {"cleared"}
     assert len(reasons(tool)) == 4
+
+
+class Closure:
+    def __init__(self, run):
+        self.run = run
+
+    def __call__(self):
+        return self.run()
+
+
+@pytest.mark.parametrize("made", [lambda run: run, functools.partial, Closure], ids=["function", "partial", "object"])
+def test_a_forward_pass_in_the_closure_of_a_step(made):
+    """As trainers call it."""
+    model, tool = net(), GradientCuts()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def run():
+        optimizer.zero_grad()
+        loss = model[2](model[0](torch.randn(3, 4)).detach()).sum()
+        loss.backward()
+        return loss
+
+    with amanda.apply(tool):
+        for _ in range(3):
+            optimizer.step(made(run))
+    assert reasons(tool) == {"weight": "detach", "bias": "detach"}
 
 
 def test_inputs_of_backward():

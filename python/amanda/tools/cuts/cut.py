@@ -26,9 +26,10 @@ class Cut:
     is_meant: bool = False  #: it ends by itself, as that of a factor that starts at zero does
 
     def __str__(self) -> str:
-        where = f" at {at(self.end)}" if self.end is not None else ""
+        if self.end is None:
+            return self.text
         after = f", after {at(self.last)}" if self.last is not None and self.last != self.end else ""
-        return f"{where.strip()}{after}: {self.text}" if where else f"{self.text}{after}"
+        return f"{_VERBS.get(self.reason, 'cut at')} {at(self.end)}{after}: {self.text}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +45,16 @@ class Finding:
     def __str__(self) -> str:
         head = f"{_HEADS[self.verdict]}: {named(self.parameters)}"
         more = len(self.cuts) - MOST_CUTS
-        parts = [f"{_CUT if one.end is not None else ''}{one}" for one in self.cuts[:MOST_CUTS]]
-        return "\n  ".join([head, *parts, *([f"and {more} more ends"] if more > 0 else [])])
+        return "\n  ".join([head, *map(str, self.cuts[:MOST_CUTS]), *([f"and {more} more ends"] if more > 0 else [])])
 
 
 _HEADS = {"none": "no gradient", "zero": "a gradient of zero", "not updated": "a gradient, but no update"}
-_CUT = "the path to the loss is cut "
+_VERBS = {
+    **dict.fromkeys(("outside the loss", "item"), "used last at"),
+    **dict.fromkeys(("zero derivative", "overwritten", "factor", "starts at zero", "masked"), "made zero at"),
+    **dict.fromkeys(("saturated", "saved output", "backward"), "made zero at"),
+}
+"""By reason, where it is not cut."""
 
 
 def named(parameters: tuple[str, ...]) -> str:

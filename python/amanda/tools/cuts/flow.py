@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -40,12 +40,14 @@ class Source:
 class Leaf(Source):
     """A parameter, or another leaf of autograd's graph."""
 
-    __slots__ = ("origin", "tensor")
+    __slots__ = ("origin", "origin_is_alias", "pointer", "tensor")
 
-    def __init__(self, number: int, tensor: Any, origin: Step | None) -> None:
+    def __init__(self, number: int, tensor: Any) -> None:
         super().__init__(number)
         self.tensor = weakref.ref(tensor)
-        self.origin = origin  # what made its elements, if that was an operator on others
+        self.pointer = 0  # to its elements, which `.data = ...` may change
+        self.origin: Step | None = None  # what made its elements, if that was an operator on others
+        self.origin_is_alias = False  # this has a gradient, which goes past the leaf
 
 
 class Outside(Source):
@@ -106,29 +108,34 @@ class Flow:
         """That of this leaf of autograd's graph."""
         known = self._leaves.get(tensor._cdata)
         if known is None:
+            known = self._leaves[tensor._cdata] = WeakTensorRef(tensor), Leaf(self._next(), tensor)
+        leaf, pointer = known[1], _pointer(tensor)
+        if pointer != leaf.pointer:
+            leaf.pointer = pointer
             memory = self._memory_of(tensor)
             origin = None if memory is None else memory.plain or memory.differentiable
-            leaf = Leaf(self._next(), tensor, origin if isinstance(origin, Step) and origin.edges else None)
-            known = self._leaves[tensor._cdata] = WeakTensorRef(tensor), leaf
+            leaf.origin = origin if isinstance(origin, Step) and origin.edges else None
+            leaf.origin_is_alias = memory is not None and memory.plain is None
             self._lies(tensor, leaf, True)
-        return known[1]
+        return leaf
+
+    def before_write(self, operands: Sequence[Any], written: Sequence[int]) -> tuple[list[Edge], list[Any]]:
+        """For `add`: where the operands come from, and those that the operator will write to, by position."""
+        targets = list(tensors(operands[i] for i in written))
+        own = {edge.source for edge in self.edges(targets) if isinstance(edge.source, Leaf)}
+        # A leaf that is written to is no use of itself.
+        return [edge for edge in self.edges(operands) if edge.source not in own], targets
 
     def add(self, site: Site, edges: list[Edge], outputs: Iterable[Any], written: Iterable[Any]) -> Step:
         """An operator has run on what `edges` returned for its operands."""
-        written = list(tensors(written))
-        if written:
-            own = {edge.source for edge in self.edges(written) if isinstance(edge.source, Leaf)}
-            edges = [edge for edge in edges if edge.source not in own]  # a leaf that is written to is no use of itself
         step = Step(self._next(), site, edges)
         self._rounds[-1].append(step)
         for tensor in tensors(outputs):
-            is_new = False
-            if tensor.requires_grad and not tensor.is_leaf:
-                key = _key(tensor)
-                is_new = self._results.setdefault(key, step) is step  # else it returned an operand, or recorded nothing
-                step.is_recorded |= is_new
-            elif tensor.is_inference():
-                step.is_inference = True
+            key = _key(tensor)
+            # An operator that autograd does not record returns an operand, or what requires no gradient.
+            is_new = key is not None and key is not _UNKNOWN and self._results.setdefault(key, step) is step
+            step.is_recorded |= is_new
+            step.is_inference |= tensor.is_inference()
             self._lies(tensor, step, is_new)
         for tensor in written:
             self._lies(tensor, step, step.is_recorded)
@@ -155,20 +162,17 @@ class Flow:
 
     def _add_edge(self, tensor: Any, found: list[Edge]) -> int:
         """Returns the number of the source."""
-        requires_grad = tensor.requires_grad
-        if tensor.is_leaf:
-            known = self._leaves.get(tensor._cdata)
-            if requires_grad or known is not None:
-                leaf = known[1] if known is not None else self.leaf(tensor)
-                found.append(_edge(leaf, tensor))
-                if leaf.origin is not None:
-                    found.append(_edge(leaf.origin, tensor))
-                return leaf.number
-        else:
-            step = self._results.get(_key(tensor))
-            if step is not None:
-                found.append(Edge(step, True, False, False, None))
-                return step.number
+        requires_grad, key = tensor.requires_grad, _key(tensor)
+        step = None if key is None else self._results.get(key)
+        if step is not None:
+            found.append(Edge(step, True, False, False, None))
+            return step.number
+        if key is None and (requires_grad or tensor._cdata in self._leaves):
+            leaf = self.leaf(tensor)
+            found.append(_edge(leaf, tensor))
+            if leaf.origin is not None:
+                found.append(_edge(leaf.origin, tensor)._replace(is_alias=leaf.origin_is_alias))
+            return leaf.number
         memory = self._memory_of(tensor)
         if memory is None:
             source: Source = Outside(self._next())
@@ -235,13 +239,22 @@ def tensors(values: Iterable[Any]) -> Iterator[Any]:
 
 def _edge(source: Source, tensor: Any, is_alias: bool = False) -> Edge:
     if tensor.requires_grad:
-        return Edge(source, True, tensor.is_leaf, False, None)
+        return Edge(source, True, _key(tensor) is None, False, None)
     return Edge(source, False, False, is_alias, tensor.dtype)
 
 
-def _key(tensor: Any) -> tuple[int, int, int]:
+def _key(tensor: Any) -> tuple[int, int, int] | None:
     """Of a result of autograd: its node, which threads number by themselves, and which of the node's results it is."""
-    return threading.get_ident(), tensor.grad_fn._sequence_nr(), tensor.output_nr
+    if not tensor.requires_grad:
+        return None
+    try:
+        node = tensor.grad_fn
+    except RuntimeError:  # a view from a block under no_grad, whose base was written to
+        return _UNKNOWN
+    return None if node is None else (threading.get_ident(), node._sequence_nr(), tensor.output_nr)
+
+
+_UNKNOWN = (0, 0, -1)  # of no step
 
 
 def _storage(tensor: Any) -> Any:

@@ -141,6 +141,8 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
 
         with self._lock:
             program.see_models()
+        if not operands.follows(context):
+            return
         site, names = operands.site_of(context), operands.tensors_of(context)
         written = operands.written_by(context, names)
         if not written:
@@ -161,7 +163,7 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
         program = self._program
         if program is not None and not program.is_in_backward():
             with self._lock:
-                run["cuts before"] = program.flow.edges(inputs), [inputs[i] for i in written]
+                run["cuts before"] = program.flow.before_write(inputs, written)
 
     def _after_write(self, *outputs: Any, run: Run, site: Any) -> None:
         program, before = self._program, run.pop("cuts before", None)

@@ -8,6 +8,7 @@ from amanda.toolkit.schemas import Sides
 from amanda.toolkit.torch import running_function
 
 from .flow import Site
+from .reasons import LEAVES_PYTORCH
 
 
 def site_of(context: OpContext) -> Site:
@@ -27,6 +28,14 @@ def _kinds(arguments: str) -> list[str]:
     """The types in "Tensor(a!) self, SymInt[2] size, *) -> ..."; brackets and marks of memory have no ", "."""
     inner = arguments.partition(") -> ")[0]
     return [one.rpartition(" ")[0] for one in inner.split(", ") if one != "*"]
+
+
+def follows(context: OpContext) -> bool:
+    """False for an operator that only asks something of a tensor, as of its type."""
+    op = context.op
+    return (
+        "Tensor" in op.schema.partition(" -> ")[2] or "!" in op.schema or not op.schema or op.__name__ in LEAVES_PYTORCH
+    )
 
 
 def written_by(context: OpContext, names: list[str]) -> list[str]:

@@ -66,7 +66,7 @@ class Parameter:
     def cuts(self) -> tuple[Cut, ...]:
         """Of the loss whose paths were found; those that no operator is known of come last."""
         every = [tuple(one.cuts) for one in self.counts.values() if one.cuts]
-        every.sort(key=lambda cuts: cuts[0].reason in ("unused", "outside the loss"))
+        every.sort(key=lambda cuts: cuts[0].reason in ("unused", "outside the loss", "no forward pass", "not seen"))
         return every[0] if every else ()
 
     def not_updated(self, *, steps: int, is_model_trained: bool) -> str:

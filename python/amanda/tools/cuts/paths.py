@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from amanda.toolkit import Place
+from amanda.toolkit.frames import is_library, split_line
 
 from .cut import Cut, at
 from .flow import Edge, Flow, Leaf, Outside, Site, Source, Step
@@ -31,6 +32,8 @@ class Paths:
 
     def cuts_of(self, leaf: Leaf) -> list[Cut]:
         """Where the paths of a parameter end that reached the loss not at all; empty if one does by autograd."""
+        if not any(isinstance(edge.source, Step) for edge in self._root.edges):
+            return [_cut("no forward pass", None, None)]
         if leaf not in self._uses:
             return [_cut("unused", None, None)]
         if leaf not in self._useful:
@@ -127,6 +130,7 @@ class Paths:
         """The last operators that used what comes from a parameter, if nothing of it reaches the loss."""
         last: dict[Source, Place | None] = {leaf: None}  # of each, the last operator before it on the path by autograd
         recorded: set[Source] = {leaf}
+        came: dict[Source, Source] = {}
         queue: collections.deque[Source] = collections.deque([leaf])
         ends: list[Step] = []
         while queue:
@@ -141,17 +145,19 @@ class Paths:
                 last[step] = source.site.place if is_on and isinstance(source, Step) else last[source]
                 if is_on:
                     recorded.add(step)
+                came[step] = source
                 queue.append(step)
-        cuts = [_cut("outside the loss", last[step], step.site.place) for step in sorted(ends, key=_number)[-1:]]
-        gone = min(
-            (one for one in last if isinstance(one, Step) and one.site.op in LEAVES_PYTORCH), key=_number, default=None
-        )
-        if gone is not None:
-            made = self._made_outside(gone.number)
-            more = f"; the loss uses a tensor that no operator made, first at {at(made)}" if made else ""
-            text = f"{REASONS['item']} {LEAVES_PYTORCH[gone.site.op]}{more}"
-            cuts.insert(0, Cut("item", text, last[gone], gone.site.place))
-        return cuts
+        found = [_in_user_code(step, came) for step in sorted(ends, key=_number)[-1:]]
+        cuts = [_cut("outside the loss", last[step], step.site.place) for step in found]
+        left = [one for one in last if isinstance(one, Step) and one.site.op in LEAVES_PYTORCH]
+        return [*(self._left(step, last[step]) for step in sorted(left, key=_number)[:1]), *cuts]
+
+    def _left(self, step: Step, last: Place | None) -> Cut:
+        """Values leave PyTorch at this step."""
+        made = self._made_outside(step.number)
+        more = f"; the loss uses a tensor that no operator made, first at {at(made)}" if made else ""
+        text = f"{REASONS['item']} {LEAVES_PYTORCH[step.site.op]}{more}"
+        return Cut("item", text, last, step.site.place)
 
     def _made_outside(self, since: int) -> Place | None:
         """The first operator on the way to the loss that uses a tensor of unknown origin that is new since then."""
@@ -171,6 +177,17 @@ class Paths:
                     found.add(edge.source)
                     queue.append(edge.source)
         return found
+
+
+def _in_user_code(step: Step, came: dict[Source, Source]) -> Step:
+    """The last step on the way there that a line of the user calls; itself, if there is none."""
+    source: Source | None = step
+    while isinstance(source, Step):
+        line = split_line(source.site.place.source)
+        if line is not None and not is_library(line[0]):
+            return source
+        source = came.get(source)
+    return step
 
 
 def _number(source: Source) -> int:
