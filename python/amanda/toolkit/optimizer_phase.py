@@ -73,7 +73,8 @@ def _code_of(given: Any) -> CodeType | None:
     if inspect.ismethod(given):
         given = given.__func__
     if inspect.isfunction(given):
-        return inspect.unwrap(given).__code__
+        given = inspect.unwrap(given)
+        return given.__code__ if inspect.isfunction(given) else None
     call: Any = getattr(type(given), "__call__", None)  # noqa: B004 -- for its code
     code: CodeType | None = getattr(call, "__code__", None)
     return code

@@ -41,6 +41,7 @@ class Parameter:
     requires_grad: bool = True
     counts: dict[Loss, Counts] = dataclasses.field(default_factory=lambda: collections.defaultdict(Counts))
     rows: Any = None  # of the first dimension: whether one has got a gradient; None: not looked at
+    is_covered: bool = False  # each has, as far as was looked
     handed_out: int = 0  # gradients that torch.autograd.grad returned
     is_pending: bool = False  # it has got one since its optimizer's last step
     steps: int = 0  # of an optimizer that has it, after it got a gradient
@@ -62,6 +63,10 @@ class Parameter:
     def idle_rows(self) -> int:
         """The indices of the first dimension without a gradient in any pass."""
         return 0 if self.rows is None else int((~self.rows).sum())
+
+    def look_at_rows(self) -> None:
+        """Once all have got one, they need not be told apart."""
+        self.is_covered = self.is_covered or (self.rows is not None and bool(self.rows.all()))
 
     def cuts(self) -> tuple[Cut, ...]:
         """Of the loss whose paths were found; those that no operator is known of come last."""
@@ -200,12 +205,12 @@ def is_zero(tensor: Any) -> bool:
         return False
 
 
-def largest(tensor: Any) -> Any:
-    """The largest absolute value for each index of the first dimension; of all, if there is only one."""
+def largest(tensor: Any, *, by_row: bool = False) -> Any:
+    """The largest absolute value; `by_row`: for each index of the first dimension, if there is another one."""
     if tensor.layout != torch.strided:
         tensor = tensor.coalesce().values() if tensor.layout == torch.sparse_coo else tensor.values()
         return torch.linalg.vector_norm(tensor, torch.inf) if tensor.numel() else tensor.new_zeros(())
     if not tensor.numel():
         return tensor.new_zeros(())
-    dimensions = tuple(range(1, tensor.dim())) if tensor.dim() > 1 else None
+    dimensions = tuple(range(1, tensor.dim())) if by_row and tensor.dim() > 1 else None
     return torch.linalg.vector_norm(tensor, torch.inf, dim=dimensions)

@@ -31,7 +31,7 @@ class Pass:
         self.reached.setdefault(parameter, None)
         if gradient is None:
             return
-        values = self._read(gradient)
+        values = self._read(gradient, by_row=not parameter.is_covered)
         if values is None:  # it arrived, and can't be read
             self.reached[parameter] = True
             return
@@ -67,9 +67,8 @@ class Pass:
         self._flags.clear()
         return self._found
 
-    def _read(self, gradient: Any) -> Any:
-        if gradient.layout != torch.strided and gradient.layout != torch.jagged:
-            with torch.no_grad():
-                return largest(gradient)
+    def _read(self, gradient: Any, *, by_row: bool = False) -> Any:
         with torch.no_grad():
-            return self._skips.read(gradient, lambda array, arrays: largest(array))
+            if gradient.layout != torch.strided and gradient.layout != torch.jagged:
+                return largest(gradient)
+            return self._skips.read(gradient, lambda array, arrays: largest(array, by_row=by_row))

@@ -88,6 +88,10 @@ class Program:
         asked = {id(tensor) for tensor in call.inputs}
         self.passes[ended.loss] += 1
         self.partly += bool(asked)
+        passes = self.passes[ended.loss]
+        if not passes & (passes - 1):  # a power of two: it waits for each
+            for parameter in ended.reached:
+                parameter.look_at_rows()
         missing: list[Parameter] = []
         for parameter, tensor in self.parameters.alive():
             if asked and id(tensor) not in asked:
