@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from amanda import OpContext, Run, Tool, is_enabled
+from amanda import Action, OpContext, Run, Tool, is_enabled
 from amanda.toolkit import Results, Skips, TellsSkips, eager_only, locks, own_work
 
 from .answer import answer_of
@@ -43,8 +43,9 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
     are meant: parameters that require no gradient, or that no optimizer has, and those behind a factor that starts at
     zero, as in LoRA.
 
-    The tool changes nothing and keeps no tensor. It reads each parameter's gradient once per pass; on CUDA the host
-    waits for it once per pass. A value that leaves PyTorch, as by ``item()``, is not followed.
+    The tool changes nothing and keeps no tensor. Once no loss has been new for 16 passes, it follows values no longer: it
+    counts the gradients that arrive, and reads those of parameters that have not got one for each row. On CUDA, the host
+    waits once per pass in which some are read. A value that leaves PyTorch, as by ``item()``, is not followed.
 
     Rows are by "parameter". See `Results` for `rows`, `table`, `to_pandas` and `reset`.
     """
@@ -58,6 +59,7 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
         self._program: Program | None = None  # once an operator of PyTorch has run
         self._threads: list[int] = []  # that have a scope of this tool open
         self._stop: list[Callable[[], None]] = []  # listening
+        self._actions: list[tuple[int, Action]] = []  # by the operator's id
         self.add_inst_for_op(self._analyze)
         self.add_inst_for_op(self._analyze_backward, backward=True, optional=True)
 
@@ -141,17 +143,30 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
 
         with self._lock:
             program.see_models()
-        if not operands.follows(context):
+        if program.is_settled or not operands.follows(context):
             return
         site, names = operands.site_of(context), operands.tensors_of(context)
         written = operands.written_by(context, names)
         if not written:
-            context.insert_after_op(self._on_op, inputs=names, with_run=True, site=site)
+            self._keep(context, context.insert_after_op(self._on_op, inputs=names, with_run=True, site=site))
             return
         # After an operator that writes, its operands are not what they were; the first such run has copies of them.
         which = [names.index(name) for name in written]
-        context.insert_before_op(self._before_write, names, with_run=True, written=which)
-        context.insert_after_op(self._after_write, with_run=True, site=site)
+        self._keep(context, context.insert_before_op(self._before_write, names, with_run=True, written=which))
+        self._keep(context, context.insert_after_op(self._after_write, with_run=True, site=site))
+
+    def _keep(self, context: OpContext, action: Action) -> None:
+        with self._lock:
+            self._actions.append((context.op_id, action))
+
+    def _settle(self, program: Program) -> None:
+        """Nothing new has come for many passes: from now on, only those gradients are looked at that arrive."""
+        program.is_settled = True
+        kept = [one for one in self._actions if one[0] in program.passes]  # they tell the losses apart
+        for one in self._actions:
+            if one not in kept:
+                one[1].remove()
+        self._actions = kept
 
     def _on_op(self, *outputs: Any, run: Run, site: Any, inputs: Sequence[Any] = ()) -> None:
         program = self._program
@@ -177,11 +192,12 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
     def _analyze_backward(self, context: OpContext) -> None:
         if eager_only.leaves_out(context, self._skips, WHY):
             return
-        self._begin()
         if context.backward_op.__name__ == "AccumulateGrad":
             context.insert_before_backward_op(self._on_leaf)
-        else:
-            context.insert_before_backward_op(self._on_node, with_run=True)
+        elif not self._begin().is_settled:
+            action = context.insert_before_backward_op(self._on_node, with_run=True)
+            with self._lock:
+                self._actions.append((0, action))
 
     def _on_leaf(self, *gradients: Any) -> None:
         from amanda.toolkit.torch import running_leaf
@@ -215,6 +231,8 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
         if program is not None and self._is_on() and not call.is_nested:
             with self._lock, own_work():
                 program.end_pass(call, error)
+                if program.has_nothing_new() and not program.is_settled:
+                    self._settle(program)
 
     def _on_step(self, optimizer: Any, *arguments: Any) -> None:
         program = self._program

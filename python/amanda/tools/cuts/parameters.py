@@ -41,7 +41,7 @@ class Parameter:
     requires_grad: bool = True
     counts: dict[Loss, Counts] = dataclasses.field(default_factory=lambda: collections.defaultdict(Counts))
     rows: Any = None  # of the first dimension: whether one has got a gradient; None: not looked at
-    is_covered: bool = False  # each has, as far as was looked
+    is_covered: bool = False  # each has
     handed_out: int = 0  # gradients that torch.autograd.grad returned
     is_pending: bool = False  # it has got one since its optimizer's last step
     steps: int = 0  # of an optimizer that has it, after it got a gradient
@@ -65,8 +65,9 @@ class Parameter:
         return 0 if self.rows is None else int((~self.rows).sum())
 
     def look_at_rows(self) -> None:
-        """Once all have got one, they need not be told apart."""
-        self.is_covered = self.is_covered or (self.rows is not None and bool(self.rows.all()))
+        """Once all have got one, gradients need not be read."""
+        if not self.is_covered:
+            self.is_covered = bool(self.sum("gradients")) if self.rows is None else bool(self.rows.all())
 
     def cuts(self) -> tuple[Cut, ...]:
         """Of the loss whose paths were found; those that no operator is known of come last."""

@@ -31,7 +31,10 @@ class Pass:
         self.reached.setdefault(parameter, None)
         if gradient is None:
             return
-        values = self._read(gradient, by_row=not parameter.is_covered)
+        if parameter.is_covered:  # one for each row has come, and none is read any more
+            self.reached[parameter] = True
+            return
+        values = self._read(gradient, by_row=True)
         if values is None:  # it arrived, and can't be read
             self.reached[parameter] = True
             return

@@ -15,6 +15,7 @@ from .paths import Paths
 from .reasons import REASONS
 
 READ_ALL = 2  # passes of each loss in which the gradients of all operators are read
+SETTLES = 16  # passes after the last one of a new loss
 REFUSED = "does not require grad"
 """Part of PyTorch's error for a loss without a path to any leaf."""
 
@@ -32,12 +33,17 @@ class Program:
         self.partly = 0  # that asked for some gradients only
         self._skips = skips
         self._has_new = True
+        self._last_new = 0  # the number of the pass of which the loss was new last
+        self.is_settled = False  # values are followed no longer
 
     def reset(self) -> None:
         """Forgets what was found; the models that ran, and the values that live, are known still."""
         self.parameters = self.parameters.anew()
         self.passes.clear()
-        self.refused = self.failed = self.partly = 0
+        self.refused = self.failed = self.partly = self._last_new = 0
+
+    def has_nothing_new(self) -> bool:
+        return sum(self.passes.values()) >= self._last_new + SETTLES > SETTLES
 
     def is_in_backward(self) -> bool:
         return bool(graph_task_id() >= 0)
@@ -87,6 +93,8 @@ class Program:
             self.parameters.look_again()
         asked = {id(tensor) for tensor in call.inputs}
         self.passes[ended.loss] += 1
+        if self.passes[ended.loss] == 1:
+            self._last_new = sum(self.passes.values())
         self.partly += bool(asked)
         passes = self.passes[ended.loss]
         if not passes & (passes - 1):  # a power of two: it waits for each

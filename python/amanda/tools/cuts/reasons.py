@@ -28,7 +28,7 @@ REASONS = {
     "loss": "the gradient that the backward pass began with is zero",
     "inputs": "backward(inputs=...) asked for other gradients",
     "no forward pass": "the operators that made the loss were not seen",
-    "not seen": "which operator ended it was not looked at: the backward operators of the first passes alone are",
+    "not seen": "which operator ended it was not looked at: values are followed in the first passes alone",
     "optimizer": "it is in no group of an optimizer that took a step",
     "lr": "its learning rate was 0 in all steps",
     "cleared": "it was cleared, or set to zero, between backward() and step()",
