@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from amanda import Action, OpContext, Run, Tool, is_enabled
-from amanda.toolkit import Results, Skips, TellsSkips, eager_only, locks, own_work
+from amanda.toolkit import Results, Skips, TellsSkips, eager_only, locks
 
 from .answer import answer_of
 from .cut import Finding
@@ -18,7 +18,6 @@ from .rows import GROUPINGS, GroupBy, Row, findings_of, rows_of
 if TYPE_CHECKING:
     from amanda.toolkit.torch import BackwardCall
 
-    from .passes import Pass
     from .program import Program
 
 WHY = "it follows values from operator to operator"
@@ -199,17 +198,14 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
             with self._lock:
                 self._actions.append((0, action))
 
-    def _on_leaf(self, *gradients: Any) -> None:
-        from amanda.toolkit.torch import running_leaf
-
-        leaf = running_leaf()
-        if leaf is None or (running := self._running()) is None:
-            return
-        with self._lock:
-            running.add_leaf(leaf, gradients[0] if gradients else None)
+    def _on_leaf(self, gradient: Any) -> None:
+        program = self._program
+        if program is not None and program.running is not None:
+            with self._lock:
+                program.add_leaf(gradient)
 
     def _on_node(self, *gradients: Any, run: Run) -> None:
-        running = self._running()
+        running = None if self._program is None else self._program.running
         if running is None or not running.reads_all:
             return
         step = run.get("cuts")
@@ -217,27 +213,24 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
             with self._lock:
                 running.add_step(step, gradients)
 
-    def _running(self) -> Pass | None:
-        return None if self._program is None else self._program.running
-
     def _begin_pass(self, call: BackwardCall) -> None:
         program = self._program
         if program is not None and self._is_on() and not call.is_nested:
-            with self._lock, own_work():
+            with self._lock:
                 program.begin_pass(call)
 
     def _end_pass(self, call: BackwardCall, error: BaseException | None) -> None:
         program = self._program
         if program is not None and self._is_on() and not call.is_nested:
-            with self._lock, own_work():
+            with self._lock:
                 program.end_pass(call, error)
-                if program.has_nothing_new() and not program.is_settled:
+                if program.has_nothing_new():
                     self._settle(program)
 
     def _on_step(self, optimizer: Any, *arguments: Any) -> None:
         program = self._program
         if program is not None and self._is_on():
-            with self._lock, own_work():
+            with self._lock:
                 program.parameters.on_step(optimizer)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from amanda.toolkit import own_work
 from amanda.toolkit.torch import held, named_parts, parameter_name
 
 from .cut import Cut, Verdict
@@ -62,11 +63,16 @@ class Parameter:
 
     def idle_rows(self) -> int:
         """The indices of the first dimension without a gradient in any pass."""
-        return 0 if self.rows is None else int((~self.rows).sum())
+        if self.rows is None or self.is_covered:
+            return 0
+        with own_work():
+            return int((~self.rows).sum())
 
     def look_at_rows(self) -> None:
         """Once all have got one, gradients need not be read."""
-        if not self.is_covered:
+        if self.is_covered:
+            return
+        with own_work():
             self.is_covered = bool(self.sum("gradients")) if self.rows is None else bool(self.rows.all())
 
     def cuts(self) -> tuple[Cut, ...]:
@@ -92,6 +98,7 @@ class Parameters:
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self._known: dict[Leaf, Parameter] = {}
+        self._by_id: dict[int, Parameter] = {}  # of the tensor
         self._models: list[weakref.ref[Any]] = []
         self._named: set[str] = set()
         self._frozen: set[str] = set()
@@ -114,10 +121,10 @@ class Parameters:
 
     def of(self, tensor: Any) -> Parameter | None:
         """None for a tensor that is no parameter, and in no optimizer."""
-        known = self._known.get(self._flow.leaf(tensor))
-        if known is None and isinstance(tensor, torch.nn.Parameter):
-            known = self._add(tensor, parameter_name(tensor), "")
-        return known
+        known = self._by_id.get(id(tensor))
+        if known is not None and known.leaf.tensor() is tensor:
+            return known
+        return self._add(tensor, parameter_name(tensor), "") if isinstance(tensor, torch.nn.Parameter) else None
 
     def all(self) -> list[Parameter]:
         return list(self._known.values())
@@ -133,7 +140,8 @@ class Parameters:
                 full = f"{path}.{name}" if path else name
                 if torch.nn.parameter.is_lazy(tensor):
                     continue
-                if not tensor.requires_grad and self._known.get(self._flow.leaf(tensor)) is None:
+                self._flow.leaf(tensor)  # it may require a gradient later
+                if not tensor.requires_grad and id(tensor) not in self._by_id:
                     self._frozen.add(f"{id(model)} {full}")
                 else:
                     self._frozen.discard(f"{id(model)} {full}")
@@ -148,6 +156,7 @@ class Parameters:
             free = next(one for one in itertools.chain([plain], numbered) if one not in self._named)
             self._named.add(free)
             known = self._known[leaf] = Parameter(leaf, free, model, tuple(tensor.shape))
+            self._by_id[id(tensor)] = known
         known.model = known.model or model
         return known
 
@@ -177,7 +186,7 @@ class Parameters:
             rate = group.get("lr", 1)
             has_rate = bool(rate if not isinstance(rate, torch.Tensor) or rate.device.type == "cpu" else 1)
             for tensor in group["params"]:
-                parameter = self._known.get(self._flow.leaf(tensor)) or self._add(tensor, parameter_name(tensor), "")
+                parameter = self.of(tensor) or self._add(tensor, parameter_name(tensor), "")
                 parameter.groups += 1
                 parameter.rates += has_rate
                 if parameter.is_pending:
@@ -200,7 +209,7 @@ class Parameters:
 def is_zero(tensor: Any) -> bool:
     """True if all elements are; False if they can't be read."""
     try:
-        with torch.no_grad():
+        with own_work(), torch.no_grad():
             return not bool(largest(tensor).any())
     except (RuntimeError, NotImplementedError, TypeError):
         return False

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from amanda.toolkit import Skips
+from amanda.toolkit import Skips, own_work
 
 from .flow import Step
 from .parameters import Loss, Parameter, Parameters, largest
@@ -61,7 +61,8 @@ class Pass:
         for subject, flag in self._flags:
             by_device.setdefault(flag.device, []).append((subject, flag))
         for flags in by_device.values():
-            values = torch.stack([flag for _, flag in flags]).tolist()
+            with own_work():
+                values = torch.stack([flag for _, flag in flags]).tolist()
             for (subject, _), is_there in zip(flags, values, strict=True):
                 if isinstance(subject, Step):
                     self._found[subject] = self._found.get(subject, False) or is_there

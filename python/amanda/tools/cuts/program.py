@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import collections
+from typing import Any
 
 from amanda.toolkit import Skips
-from amanda.toolkit.torch import BackwardCall, graph_task_id, running_modules
+from amanda.toolkit.torch import BackwardCall, graph_task_id, running_leaf, running_modules
 
 from .cut import Cut
 from .flow import Flow, Leaf, Step
@@ -33,6 +34,7 @@ class Program:
         self.partly = 0  # that asked for some gradients only
         self._skips = skips
         self._has_new = True
+        self._judged = 0  # passes
         self._last_new = 0  # the number of the pass of which the loss was new last
         self.is_settled = False  # values are followed no longer
 
@@ -40,10 +42,10 @@ class Program:
         """Forgets what was found; the models that ran, and the values that live, are known still."""
         self.parameters = self.parameters.anew()
         self.passes.clear()
-        self.refused = self.failed = self.partly = self._last_new = 0
+        self.refused = self.failed = self.partly = self._last_new = self._judged = 0
 
     def has_nothing_new(self) -> bool:
-        return sum(self.passes.values()) >= self._last_new + SETTLES > SETTLES
+        return not self.is_settled and self._judged >= self._last_new + SETTLES > SETTLES
 
     def is_in_backward(self) -> bool:
         return bool(graph_task_id() >= 0)
@@ -60,6 +62,12 @@ class Program:
     def begin_pass(self, call: BackwardCall) -> None:
         loss = self._loss_of(call)
         self.running = Pass(loss, self.parameters, self._skips, self.passes[loss] < READ_ALL)
+
+    def add_leaf(self, gradient: Any) -> None:
+        """The leaf of the node that runs on this thread gets its gradient."""
+        leaf = running_leaf()
+        if leaf is not None and self.running is not None:
+            self.running.add_leaf(leaf, gradient)
 
     def end_pass(self, call: BackwardCall, error: BaseException | None) -> None:
         ended, self.running = self.running, None
@@ -93,8 +101,9 @@ class Program:
             self.parameters.look_again()
         asked = {id(tensor) for tensor in call.inputs}
         self.passes[ended.loss] += 1
+        self._judged += 1
         if self.passes[ended.loss] == 1:
-            self._last_new = sum(self.passes.values())
+            self._last_new = self._judged
         self.partly += bool(asked)
         passes = self.passes[ended.loss]
         if not passes & (passes - 1):  # a power of two: it waits for each
