@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import itertools
 import re
 import weakref
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from amanda.tools.cuts import GradientCuts
+from process_groups import destroy_group
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -676,6 +678,63 @@ def test_memory_is_bounded(monkeypatch):
             state = state * 0.9 + 1  # as a running mean
     steps = list(tool._program.flow.steps())
     assert len(steps) < 150
+
+
+def test_when_nothing_is_new_values_are_followed_no_longer():
+    model, tool, numbers = net(), GradientCuts(), []
+    with amanda.apply(tool):
+        for _ in range(27):
+            loss_of(model).backward()
+            numbers.append([step.number for step in tool._program.flow.steps()][-1])
+    grown = [after - before for before, after in itertools.pairwise(numbers)]
+    assert min(grown[:15]) >= 5
+    assert max(grown[17:]) < 5  # but for the losses, which tell passes apart
+    assert {(row.passes, row.gradients) for row in tool.rows()} == {(27, 27)}
+
+
+def test_a_loss_that_comes_late_is_judged():
+    """What its parameters got is known; why they got none is not."""
+    model, tool = net(), GradientCuts()
+    with amanda.apply(tool):
+        for i in range(20):
+            h = model[0](torch.ones(2, 4)).detach()
+            if i < 18:
+                model[2](h).sum().backward()
+            else:
+                model[2](h).mean().backward()
+    assert {row.parameter: (row.verdict, row.passes) for row in tool.rows()} == {
+        "weight": ("none", 20),
+        "bias": ("none", 20),
+        "weight #2": ("ok", 20),
+        "bias #2": ("ok", 20),
+    }
+    assert set(reasons(tool).values()) == {"detach"}  # of the first loss
+
+
+def train_in_parallel(path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{path}/store", rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(
+            Model(lambda h, model: h.relu().detach()), find_unused_parameters=True
+        )
+        return train(model, loss_of, optimizer=torch.optim.SGD(model.parameters(), 0.1))
+    finally:
+        destroy_group()
+
+
+def test_distributed_data_parallel(tmp_path):
+    assert reasons(train_in_parallel(tmp_path)) == {"module.first.weight": "detach", "module.first.bias": "detach"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_function_is_left_out_where_it_runs_compiled():
+    model = net()
+    compiled = torch.compile(model, backend="aot_eager")
+    tool = GradientCuts()
+    with amanda.apply(tool, compiled="graph"):
+        compiled(torch.ones(2, 4)).sum().backward()
+    assert tool.skipped
+    assert "compiled" in tool.answer()
 
 
 def test_nothing_listens_outside_of_scopes():
