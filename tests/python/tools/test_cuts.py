@@ -58,7 +58,7 @@ def leaves(loss):
 
 
 def verdicts(tool):
-    return {row.parameter: row.verdict for row in tool.rows()}
+    return {row.name: row.verdict for row in tool.rows()}
 
 
 def check_oracles(tool, model, reached):
@@ -702,7 +702,7 @@ def test_a_loss_that_comes_late_is_judged():
                 model[2](h).sum().backward()
             else:
                 model[2](h).mean().backward()
-    assert {row.parameter: (row.verdict, row.passes) for row in tool.rows()} == {
+    assert {row.name: (row.verdict, row.passes) for row in tool.rows()} == {
         "weight": ("none", 20),
         "bias": ("none", 20),
         "weight #2": ("ok", 20),

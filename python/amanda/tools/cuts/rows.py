@@ -22,7 +22,7 @@ _NOWHERE = Place(None, "", "", "")
 class Row:
     """A parameter that requires a gradient. `last` and `end` are of its first cut."""
 
-    parameter: str
+    name: str  # of the parameter
     verdict: Verdict
     is_finding: bool
     reason: str  # a key of `amanda.tools.cuts.reasons.REASONS`; "" for what is right
@@ -109,7 +109,7 @@ def _ends(row: Row) -> str:
 GROUPINGS = {
     "parameter": Grouping(
         [
-            Column("parameter", lambda row: str(row.parameter), left=True, folds=True, field="parameter"),
+            Column("parameter", lambda row: str(row.name), left=True, folds=True, field="name"),
             Column("verdict", lambda row: str(row.verdict), left=True, field="verdict"),
             Column("reason", lambda row: str(row.reason), left=True, field="reason"),
             Column("path ends at", _ends, left=True, folds=True, field="end"),
