@@ -443,6 +443,66 @@ def test_a_forward_pass_in_the_closure_of_a_step(made):
     assert reasons(tool) == {"weight": "detach", "bias": "detach"}
 
 
+def test_gradients_that_are_cleared_after_a_step_with_a_closure():
+    model, tool = net(), GradientCuts()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def run():
+        loss = loss_of(model)
+        loss.backward()
+        return loss
+
+    with amanda.apply(tool):
+        for _ in range(3):
+            optimizer.step(run)
+            optimizer.zero_grad()
+    assert tool.findings() == []
+
+
+def test_leaves_that_are_no_parameters():
+    x, tool = torch.ones(3, requires_grad=True), GradientCuts()
+    with amanda.apply(tool):
+        (x * 2).sum().backward()
+    assert tool.answer().startswith(
+        "no parameter of a module or of an optimizer was seen, in 1 backward pass, 3 operators"
+    )
+    used, unused = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    optimizer, tool = torch.optim.SGD([used, unused], 0.1), GradientCuts()
+    with amanda.apply(tool):
+        for _ in range(2):
+            (used * 2).sum().backward()
+            optimizer.step()
+    assert reasons(tool) == {"a parameter of shape (3,) #2": "unused"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_of_all_kinds_are_let_through():
+    def program():
+        torch.manual_seed(0)
+        weight = nn.Parameter(torch.randn(3, 3))
+        nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)], layout=torch.jagged)
+        loss = (nested @ weight).values().sum() + torch.vmap(lambda x: (x @ weight).sum())(torch.ones(2, 3)).sum()
+        loss = loss + (torch.eye(3).to_sparse() @ weight).sum() + (weight.to(torch.complex64) * 1j).abs().sum()
+        loss = loss + torch.func.grad(lambda x: (x @ weight).sum())(torch.ones(3)).sum()
+        loss = (
+            loss
+            + torch.empty(0, 3).matmul(weight).sum()
+            + torch.ones(2, device="meta").sum().new_zeros((), device="cpu")
+        )
+        loss = loss + torch.quantize_per_tensor(weight.detach(), 0.1, 0, torch.qint8).dequantize().sum()
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(torch.ones(3), torch.ones(3))
+            loss = loss + torch.autograd.forward_ad.unpack_dual(dual.sin()).primal.sum()
+        (torch.autograd.grad(weight.exp().sum(), weight, create_graph=True)[0].square().sum() + loss).backward()
+        return weight.grad
+
+    expected, tool = program(), GradientCuts()
+    with amanda.apply(tool):
+        found = program()
+    assert torch.equal(expected, found)
+    assert tool.findings() == []
+
+
 def test_inputs_of_backward():
     model, tool = net(), GradientCuts()
     with amanda.apply(tool):

@@ -34,6 +34,8 @@ def _lines(program: Program, passes: int, until: str, looked_at: str) -> list[st
     seen = f"{_passes(passes)}{until}"
     if program.refused:
         seen += f", {program.refused} of them refused by PyTorch: no path led from the loss to a parameter"
+    if not rows:
+        return [f"no parameter of a module or of an optimizer was seen, in {seen}, {looked_at}", *_remarks(program)]
     if bad:
         head = f"{bad} of {counted(len(rows), 'parameter')} that require a gradient are not trained, in {seen}:"
     else:

@@ -13,7 +13,7 @@ from amanda.toolkit import Place
 from amanda.toolkit.torch import StorageWeakRef, WeakTensorRef
 
 KEPT = 20_000  # steps of earlier rounds
-LONGEST = 200_000  # steps in a round, as of a program without backward passes
+LONGEST = 50_000  # steps in a round, as of a program without backward passes
 
 
 class Site(NamedTuple):

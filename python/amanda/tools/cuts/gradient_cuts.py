@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from amanda import Action, OpContext, Run, Tool, is_enabled
@@ -227,11 +227,11 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
                 if program.has_nothing_new():
                     self._settle(program)
 
-    def _on_step(self, optimizer: Any, *arguments: Any) -> None:
-        program = self._program
+    def _on_step(self, optimizer: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
+        program, closure = self._program, next(iter(arguments[1:]), options.get("closure"))
         if program is not None and self._is_on():
             with self._lock:
-                program.parameters.on_step(optimizer)
+                program.parameters.on_step(optimizer, has_closure=closure is not None)
 
 
 class _Listener:

@@ -179,8 +179,8 @@ class Parameters:
             if parameter.requires_grad:
                 yield parameter, tensor
 
-    def on_step(self, optimizer: Any) -> None:
-        """An optimizer is about to take a step."""
+    def on_step(self, optimizer: Any, *, has_closure: bool) -> None:
+        """An optimizer is about to take a step; it may call the backward pass itself."""
         self.steps += 1
         for group in optimizer.param_groups:
             rate = group.get("lr", 1)
@@ -189,8 +189,8 @@ class Parameters:
                 parameter = self.of(tensor) or self._add(tensor, parameter_name(tensor), "")
                 parameter.groups += 1
                 parameter.rates += has_rate
-                if parameter.is_pending:
-                    parameter.is_pending = False
+                is_pending, parameter.is_pending = parameter.is_pending, False
+                if is_pending and not has_closure:
                     suspected = parameter.cleared == parameter.steps
                     parameter.steps += 1
                     parameter.cleared += tensor.grad is None or (suspected and is_zero(tensor.grad))
