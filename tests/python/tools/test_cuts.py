@@ -443,6 +443,20 @@ def test_a_forward_pass_in_the_closure_of_a_step(made):
     assert reasons(tool) == {"weight": "detach", "bias": "detach"}
 
 
+def test_gradients_that_cancel_out():
+    """As those of the last bias of a critic: the mean of what is real, less the mean of what is made."""
+    model, tool = net(), GradientCuts()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with amanda.apply(tool):
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(4, 4)).mean().backward()
+            (-model(torch.randn(4, 4)).mean()).backward()
+            assert not model[2].bias.grad.any()
+            optimizer.step()
+    assert tool.findings() == []
+
+
 def test_gradients_that_are_cleared_after_a_step_with_a_closure():
     model, tool = net(), GradientCuts()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

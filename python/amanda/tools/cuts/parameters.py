@@ -182,6 +182,7 @@ class Parameters:
     def on_step(self, optimizer: Any, *, has_closure: bool) -> None:
         """An optimizer is about to take a step; it may call the backward pass itself."""
         self.steps += 1
+        pending: list[tuple[Parameter, Any]] = []
         for group in optimizer.param_groups:
             rate = group.get("lr", 1)
             has_rate = bool(rate if not isinstance(rate, torch.Tensor) or rate.device.type == "cpu" else 1)
@@ -191,9 +192,12 @@ class Parameters:
                 parameter.rates += has_rate
                 is_pending, parameter.is_pending = parameter.is_pending, False
                 if is_pending and not has_closure:
-                    suspected = parameter.cleared == parameter.steps
-                    parameter.steps += 1
-                    parameter.cleared += tensor.grad is None or (suspected and is_zero(tensor.grad))
+                    pending.append((parameter, tensor.grad))
+        # One alone may be zero as its gradients of several passes cancel out.
+        are_cleared = all(gradient is None or is_zero(gradient) for _, gradient in pending)
+        for parameter, _ in pending:
+            parameter.steps += 1
+            parameter.cleared += are_cleared
 
     # ---- what it means -----------------------------------------------------------------------------------------------
 

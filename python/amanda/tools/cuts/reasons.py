@@ -31,7 +31,7 @@ REASONS = {
     "not seen": "which operator ended it was not looked at: values are followed in the first passes alone",
     "optimizer": "it is in no group of an optimizer that took a step",
     "lr": "its learning rate was 0 in all steps",
-    "cleared": "it was cleared, or set to zero, between backward() and step()",
+    "cleared": "all gradients of its optimizer were cleared, or set to zero, between backward() and step()",
 }
 """By reason: in words."""
 
