@@ -4,7 +4,7 @@
 `graph_task_id` is the number of the backward pass that this thread runs, -1 outside of one; `current_node` is the node of
 the backward graph that it runs, and `running_leaf` the leaf whose gradient it accumulates. `checkpointed_regions` lists the
 checkpointed regions that it runs, and `running_function` names the autograd.Function that it applies. `listen_to_backward`
-tells a `BackwardListener` of each backward pass, as a `BackwardCall`. `functorch_level`, `functorch_stack`,
+calls a `BackwardListener` before and after each backward pass, with a `BackwardCall`. `functorch_level`, `functorch_stack`,
 `get_unwrapped`, `WithoutFunctorch` and `FUNCTIONALIZE` are about transformations of torch.func; `differentiates_forward` is
 about forward-mode differentiation. The other names are torch's own, and are the same in all versions of torch for which
 there is a driver.

@@ -22,13 +22,13 @@ class BackwardCall(NamedTuple):
     """The arguments of a backward pass."""
 
     tensors: Sequence[Any]  # where it begins, as the loss
-    inputs: Sequence[Any]  # whose gradients are asked for; empty: those of all leaves
-    accumulates: bool  # False: it returns the gradients, as torch.autograd.grad does
+    inputs: Sequence[Any]  # whose gradients are asked for; if it is empty, those of all leaves
+    accumulates: bool  # or else it returns the gradients, as torch.autograd.grad does
     is_nested: bool  # another one runs it, as for a reentrant checkpoint
 
 
 class BackwardListener(Protocol):
-    """What `listen_to_backward` calls, on the thread that calls a backward pass. Neither method may raise."""
+    """The argument of `listen_to_backward`. It is called on the thread of the backward pass, and must not raise."""
 
     def begin(self, call: BackwardCall) -> None:
         """The pass is about to run."""

@@ -19,9 +19,7 @@ class Cut:
 
     reason: str  #: a key of `amanda.tools.cuts.reasons.REASONS`: "detach", "no_grad"
     text: str  #: the same in words
-    last: (
-        Place | None
-    )  #: the last operator whose result depends on the parameter by autograd; None: the parameter itself
+    last: Place | None  #: the last operator whose result depends on the parameter by autograd; None if there is none
     end: Place | None  #: the first operator at which the path ends; None if there is none
     is_meant: bool = False  #: it ends by itself, as that of a factor that starts at zero does
 

@@ -29,7 +29,7 @@ class Site(NamedTuple):
 
 
 class Source:
-    """What a value comes from."""
+    """The origin of a value."""
 
     __slots__ = ("__weakref__", "number")
 
@@ -51,7 +51,7 @@ class Leaf(Source):
 
 
 class Outside(Source):
-    """What made a tensor is not known: the program's input, numpy, ``torch.tensor``."""
+    """The unknown origin of a tensor: the program's input, numpy, ``torch.tensor``."""
 
     __slots__ = ()
 
@@ -78,7 +78,7 @@ class Edge(NamedTuple):
 
 
 class _Memory:
-    """What lies at an address: which results that require a gradient were made there last, and which that require none."""
+    """The last sources of the elements at an address: one whose result requires a gradient, and one whose does not."""
 
     __slots__ = ("differentiable", "plain", "reference")
 
@@ -244,7 +244,7 @@ def _edge(source: Source, tensor: Any, is_alias: bool = False) -> Edge:
 
 
 def _key(tensor: Any) -> tuple[int, int, int] | None:
-    """Of a result of autograd: its node, which threads number by themselves, and which of the node's results it is."""
+    """The node of a result of autograd, numbered within its thread, and the result's position; None for other tensors."""
     if not tensor.requires_grad:
         return None
     try:

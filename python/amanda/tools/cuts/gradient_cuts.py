@@ -24,7 +24,7 @@ WHY = "it follows values from operator to operator"
 
 
 class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
-    """Tells which parameters get no gradient, or one that is zero, and where their path to the loss ends::
+    """Finds the parameters that get no gradient, or one that is zero, and where their path to the loss ends::
 
         cuts = GradientCuts()
         with amanda.apply(cuts):
@@ -161,7 +161,9 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
     def _settle(self, program: Program) -> None:
         """Nothing new has come for many passes: from now on, only those gradients are looked at that arrive."""
         program.is_settled = True
-        kept = [one for one in self._actions if one[0] in program.passes]  # they tell the losses apart
+        kept = [
+            one for one in self._actions if one[0] in program.passes
+        ]  # those of losses, which have to be known apart
         for one in self._actions:
             if one not in kept:
                 one[1].remove()
@@ -235,7 +237,7 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
 
 
 class _Listener:
-    """Tells the tool of backward passes."""
+    """Passes on to the tool when backward passes begin and end."""
 
     def __init__(self, tool: GradientCuts) -> None:
         self._tool = tool

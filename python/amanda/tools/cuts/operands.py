@@ -1,4 +1,4 @@
-"""What an analysis finds out about an operator. Imports torch."""
+"""Facts about an operator, found at its analysis. Imports torch."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Loss = int | None
 
 @dataclasses.dataclass(eq=False)
 class Counts:
-    """What a parameter got in the backward passes of one loss."""
+    """The gradients that a parameter got in the backward passes of one loss, counted."""
 
     passes: int = 0
     gradients: int = 0  # that were not zero
@@ -41,7 +41,7 @@ class Parameter:
     shape: tuple[int, ...]
     requires_grad: bool = True
     counts: dict[Loss, Counts] = dataclasses.field(default_factory=lambda: collections.defaultdict(Counts))
-    rows: Any = None  # of the first dimension: whether one has got a gradient; None: not looked at
+    rows: Any = None  # whether each index of the first dimension has got a gradient; None before it is known
     is_covered: bool = False  # each has
     handed_out: int = 0  # gradients that torch.autograd.grad returned
     is_pending: bool = False  # it has got one since its optimizer's last step
@@ -76,7 +76,7 @@ class Parameter:
             self.is_covered = bool(self.sum("gradients")) if self.rows is None else bool(self.rows.all())
 
     def cuts(self) -> tuple[Cut, ...]:
-        """Of the loss whose paths were found; those that no operator is known of come last."""
+        """The ends of its paths to one loss: a loss for which an operator is known comes first."""
         every = [tuple(one.cuts) for one in self.counts.values() if one.cuts]
         every.sort(key=lambda cuts: cuts[0].reason in ("unused", "outside the loss", "no forward pass", "not seen"))
         return every[0] if every else ()
@@ -194,7 +194,8 @@ class Parameters:
                 if is_pending and not has_closure:
                     pending.append((parameter, tensor.grad))
         # One alone may be zero as its gradients of several passes cancel out.
-        are_cleared = all(gradient is None or is_zero(gradient) for _, gradient in pending)
+        suspected = all(parameter.cleared == parameter.steps for parameter, _ in pending)  # else none is read
+        are_cleared = all(gradient is None or (suspected and is_zero(gradient)) for _, gradient in pending)
         for parameter, _ in pending:
             parameter.steps += 1
             parameter.cleared += are_cleared

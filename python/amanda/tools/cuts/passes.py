@@ -18,7 +18,7 @@ class Pass:
 
     def __init__(self, loss: Loss, parameters: Parameters, skips: Skips, reads_all: bool) -> None:
         self.loss, self.reads_all = loss, reads_all
-        self.reached: dict[Parameter, bool | None] = {}  # whether its gradient is not zero; None: it is undefined
+        self.reached: dict[Parameter, bool | None] = {}  # whether its gradient is not zero; None if it is undefined
         self._parameters, self._skips = parameters, skips
         self._flags: list[tuple[Parameter | Step, Any]] = []
         self._found: dict[Step, bool] = {}

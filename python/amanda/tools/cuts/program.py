@@ -22,7 +22,7 @@ REFUSED = "does not require grad"
 
 
 class Program:
-    """What is known of it."""
+    """The state of the tool for one program."""
 
     def __init__(self, skips: Skips) -> None:
         self.flow = Flow()
