@@ -9,7 +9,7 @@ from amanda.toolkit.evidence import counted
 from .rows import findings_of, rows_of
 
 if TYPE_CHECKING:
-    from amanda.core.evidence import Evidence
+    from amanda import Evidence
 
     from .program import Program
 
