@@ -68,6 +68,7 @@ TOOLS = {
     "ErrorInjection": Made("research", lambda tools, *_: tools.ErrorInjection(tools.BitFlip())),
     "FakeQuantization": Made("tools.quantization", lambda tools, *_: tools.FakeQuantization()),
     "Flops": Made("tools.flops", lambda tools, *_: tools.Flops()),
+    "GradientCuts": Made("tools.cuts", lambda tools, *_: tools.GradientCuts()),
     "GradientStatistics": Made("tools.gradients", lambda tools, *_: tools.GradientStatistics()),
     "GraphTracing": Made("tools.graph", lambda tools, *_: tools.GraphTracing()),
     "HeadPruning": Made("research", lambda tools, *_: tools.HeadPruning({0: [0]})),

@@ -30,6 +30,8 @@ TASKS = (
          "diff different differ change changed refactoring version reproduce seed mismatch compare port"),
     Task("\"modified by an inplace operation\"", "amanda inplace train.py",
          "modified inplace place write wrote version backward error variable needed gradient computation"),
+    Task("a parameter gets no gradient: where is the path cut?", "amanda gradients train.py",
+         "gradient gradients none zero parameter parameters path cut detach grad frozen train update updated requires"),
     Task("training goes wrong: since when?", "amanda watch train.py",
          "loss diverges diverge vanishing exploding gradient norm dead relu learn learning update watch explodes"),
     Task("which operators run, and where?", "amanda ls train.py", "operators operator ops list graph layers shapes runs"),

@@ -21,6 +21,7 @@ from amanda.driver.identity import frames
 SHIPPED = {
     "capture": "amanda.tools.capture:Capture",
     "cupti": "amanda.tools.cupti_profiler:CuptiProfiler",
+    "cuts": "amanda.tools.cuts:GradientCuts",
     "flops": "amanda.tools.flops:Flops",
     "gradients": "amanda.tools.gradients:GradientStatistics",
     "graph": "amanda.tools.graph:GraphTracing",

@@ -27,8 +27,8 @@ class Watch(Command):
     help = "how operators, gradients and parameters change over the steps of a training script"
     description = (
         "Runs a program, and takes statistics of its operators, gradients and parameters in some of the steps "
-        "of its optimizers. Prints a table, and alarms: divergence, vanishing and exploding gradients, dead units. Its "
-        "exit status is the program's."
+        "of its optimizers. Prints a table, and alarms: divergence, vanishing, exploding and missing gradients, dead "
+        "units. Its exit status is the program's."
     )
     example = "amanda watch --every 10 --tensorboard runs/1 --parquet out/1 train.py"
 
@@ -43,7 +43,7 @@ class Watch(Command):
     def job(self, program: Program, given: argparse.Namespace) -> Job:
         """Prints the loss, gradients, updates and alarms, and a table of the series."""
         schedule = Schedule(every=given.every, skip_first=given.skip_first)
-        history = History(parquet=given.parquet, tensorboard=given.tensorboard, find_loss=True)
+        history = History(parquet=given.parquet, tensorboard=given.tensorboard, find_loss=True, find_cuts=True)
         from torch.optim.optimizer import register_optimizer_step_post_hook as register
 
         options = program_arguments.options(given)

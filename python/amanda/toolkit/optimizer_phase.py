@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Iterator
 from types import CodeType, FrameType
+from typing import Any
 
 import torch
 
@@ -53,12 +55,26 @@ def _is_optimizers(frame: FrameType) -> bool:
 
 
 def _closures(frame: FrameType) -> Iterator[CodeType]:
-    """The code of functions that were passed to this frame: `step` wraps its closure and passes it on."""
+    """The code of what was passed to this frame and can be called: `step` wraps its closure and passes it on."""
     arguments = inspect.getargvalues(frame)
     names = [*arguments.args, *filter(None, [arguments.varargs])]
     for name in names:
         value = arguments.locals.get(name)
         for given in value if isinstance(value, tuple) else (value,):
-            function = inspect.unwrap(given) if inspect.isfunction(given) else given
-            if inspect.isfunction(function):
-                yield function.__code__
+            code = _code_of(given)
+            if code is not None:
+                yield code
+
+
+def _code_of(given: Any) -> CodeType | None:
+    """None if it can't be called, or is not written in Python. Trainers pass partial functions, and objects."""
+    while isinstance(given, functools.partial):
+        given = given.func
+    if inspect.ismethod(given):
+        given = given.__func__
+    if inspect.isfunction(given):
+        given = inspect.unwrap(given)
+        return given.__code__ if inspect.isfunction(given) else None
+    call: Any = getattr(type(given), "__call__", None)  # noqa: B004 -- for its code
+    code: CodeType | None = getattr(call, "__code__", None)
+    return code

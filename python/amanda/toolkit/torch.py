@@ -3,12 +3,16 @@
 `parameter_name`, `outermost_modules`, `running_modules`, `named_parts` and `held` find modules, parameters and their names.
 `graph_task_id` is the number of the backward pass that this thread runs, -1 outside of one; `current_node` is the node of
 the backward graph that it runs, and `running_leaf` the leaf whose gradient it accumulates. `checkpointed_regions` lists the
-checkpointed regions that it runs. `functorch_level`, `functorch_stack`, `get_unwrapped`, `WithoutFunctorch` and
-`FUNCTIONALIZE` are about transformations of torch.func; `differentiates_forward` is about forward-mode differentiation. The
-other names are torch's own, and are the same in all versions of torch for which there is a driver.
+checkpointed regions that it runs, and `running_function` names the autograd.Function that it applies. `listen_to_backward`
+calls a `BackwardListener` before and after each backward pass, with a `BackwardCall`. `functorch_level`, `functorch_stack`,
+`get_unwrapped`, `WithoutFunctorch` and `FUNCTIONALIZE` are about transformations of torch.func; `differentiates_forward` is
+about forward-mode differentiation. The other names are torch's own, and are the same in all versions of torch for which
+there is a driver.
 """
 
 from amanda._torch import framework_probe, undeclared_writes
+from amanda.drivers.torch.backward_pass import BackwardCall, BackwardListener, listen_to_backward
+from amanda.drivers.torch.functions import running_function
 from amanda.drivers.torch.identity.call_path import running_modules
 from amanda.drivers.torch.identity.models import held, named_parts
 from amanda.drivers.torch.identity.parameter_names import all_outermost as outermost_modules
@@ -40,6 +44,8 @@ from amanda.drivers.torch.port import (
 __all__ = [
     "FUNCTIONALIZE",
     "RUN_MODULE",
+    "BackwardCall",
+    "BackwardListener",
     "StorageWeakRef",
     "WeakTensorRef",
     "WithoutFunctorch",
@@ -56,11 +62,13 @@ __all__ = [
     "held",
     "is_functional",
     "is_legacy_batched",
+    "listen_to_backward",
     "make_wrapper",
     "named_parts",
     "outermost_modules",
     "parameter_name",
     "parse_schema",
+    "running_function",
     "running_leaf",
     "running_modules",
     "saved_tensor_hooks",

@@ -55,6 +55,8 @@ def test_each_command_of_the_guide_is_understood(task):
     ("problem", "command"),
     [
         ("my loss is NaN", "nan"),
+        ("my parameter has no gradient", "gradients"),
+        ("grad is None", "gradients"),
         ("CUDA out of memory", "memory"),
         ("memory grows every step", "memory"),
         ("training is slow", "profile"),

@@ -17,6 +17,7 @@ from amanda.research.pruning import ActivationPruning, CascadePruning, ChannelPr
 from amanda.research.rematerialization import Rematerialization
 from amanda.tools.capture import Capture
 from amanda.tools.cupti_profiler import CuptiProfiler
+from amanda.tools.cuts import GradientCuts
 from amanda.tools.diff import CausalDiff, Recorder
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
@@ -51,6 +52,7 @@ TOOLS = {
     "ErrorInjection": lambda folder: ErrorInjection(BitFlip()),
     "FakeQuantization": lambda folder: FakeQuantization(),
     "Flops": lambda folder: Flops(),
+    "GradientCuts": lambda folder: GradientCuts(),
     "GradientStatistics": lambda folder: GradientStatistics(),
     "GraphTracing": lambda folder: GraphTracing(),
     "HeadPruning": lambda folder: HeadPruning({0: [0]}),

@@ -27,6 +27,7 @@ from amanda.toolkit.loss_scaling import LossScaling
 from amanda.toolkit.optimizer_phase import OptimizerPhase
 from amanda.tools.capture import Capture, Patch
 from amanda.tools.cupti_profiler import CuptiProfiler
+from amanda.tools.cuts import GradientCuts
 from amanda.tools.diff import CausalDiff, Recorder
 from amanda.tools.diff.watching import Watching
 from amanda.tools.flops import Flops
@@ -94,6 +95,7 @@ TOOLS = {
     "activation pruning": lambda: ActivationPruning({"relu": 0.1, "linear": 0.1}),
     "hook_coverage": lambda: HookCoverage(model()),
     "cupti_profiler": lambda: CuptiProfiler(gpu=False),
+    "cuts": GradientCuts,
     "dynamic quantization": DynamicQuantization,
     "error_injection": lambda: ErrorInjection(BitFlip(22)),
     "effective_path": EffectivePath,

@@ -7,8 +7,8 @@ PyTorch's engine and its recomputing functions are replaced by ours.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -18,14 +18,84 @@ from amanda.drivers.torch import port
 _Engine: Any = type(port.engine)
 
 
+class BackwardCall(NamedTuple):
+    """The arguments of a backward pass."""
+
+    tensors: Sequence[Any]  # where it begins, as the loss
+    inputs: Sequence[Any]  # whose gradients are asked for; if it is empty, those of all leaves
+    accumulates: bool  # or else it returns the gradients, as torch.autograd.grad does
+    is_nested: bool  # another one runs it, as for a reentrant checkpoint
+
+
+class BackwardListener(Protocol):
+    """The argument of `listen_to_backward`. It is called on the thread of the backward pass, and must not raise."""
+
+    def begin(self, call: BackwardCall) -> None:
+        """The pass is about to run."""
+
+    def end(self, call: BackwardCall, error: BaseException | None) -> None:
+        """It has run, or has raised this."""
+
+
+_listeners: tuple[BackwardListener, ...] = ()  # replaced as a whole: passes of several threads read it
+
+
+def listen_to_backward(listener: BackwardListener) -> Callable[[], None]:
+    """Calls the listener for each backward pass that begins while the process has an open scope. Returns a function that
+    ends this."""
+    global _listeners
+    _listeners = (*_listeners, listener)
+
+    def end() -> None:
+        global _listeners
+        _listeners = tuple(one for one in _listeners if one is not listener)
+
+    return end
+
+
 class _QuietEngine(_Engine):  # type: ignore[misc]
     @port.leave_uncompiled
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
-        were_caught = _torch.catch_operators(False)  # and the engine's threads do as this one does
-        try:
-            return port.engine.run_backward(*args, **kwargs)
-        finally:
-            _torch.catch_operators(were_caught)
+        if _listeners:
+            return _told(args, kwargs)
+        return _run(args, kwargs)
+
+
+def _run(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    were_caught = _torch.catch_operators(False)  # and the engine's threads do as this one does
+    try:
+        return port.engine.run_backward(*args, **kwargs)
+    finally:
+        _torch.catch_operators(were_caught)
+
+
+def _told(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    listeners, call = _listeners, _call_of(*args, **kwargs)
+    for each in listeners:
+        each.begin(call)
+    error: BaseException | None = None
+    try:
+        return _run(args, kwargs)
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        for each in reversed(listeners):
+            each.end(call, error)
+        error = None  # or it would refer to itself by its traceback
+
+
+def _call_of(
+    tensors: Sequence[Any],
+    grad_tensors: Any = None,
+    keep_graph: Any = None,
+    create_graph: Any = None,
+    inputs: Sequence[Any] = (),
+    allow_unreachable: Any = None,
+    accumulate_grad: bool = False,
+) -> BackwardCall:
+    """The parameters are those of the engine."""
+    return BackwardCall(tuple(tensors), tuple(inputs or ()), bool(accumulate_grad), port.graph_task_id() >= 0)
 
 
 def _caught(recompute: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,11 +8,13 @@ before the scope is not ours.
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 import torch
 
 from amanda import _torch
+from amanda.driver.identity import frames
 from amanda.drivers.torch import port
 from amanda.drivers.torch.versions import is_at_least
 
@@ -38,6 +40,18 @@ def _apply(cls: type[Any], /, *args: Any, **kwargs: Any) -> Any:
 
 
 _patched = classmethod(_apply)
+_CODE: Any = getattr(_apply, "__code__")  # noqa: B009 -- functools.wraps hides that it is a function
+
+
+def running_function() -> str:
+    """The name of the innermost autograd.Function that this thread applies, in whose `forward` nothing is recorded by
+    autograd; "" if there is none. Inside a backward pass, only one that the pass applies counts."""
+    for frame in frames.outwards(sys._getframe(1)):
+        if frame.f_code is port.RUN_BACKWARD:
+            return ""
+        if frame.f_code is _CODE:
+            return str(frame.f_locals["cls"].__name__)
+    return ""
 
 
 def patch() -> None:

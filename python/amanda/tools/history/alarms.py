@@ -1,4 +1,4 @@
-"""Alarms: divergence, values that are not finite, vanishing and exploding gradients, dead units."""
+"""Alarms: divergence, values that are not finite, vanishing, exploding and missing gradients, dead units."""
 
 from __future__ import annotations
 
@@ -12,12 +12,22 @@ from typing import Literal
 from amanda.toolkit import notebooks
 from amanda.toolkit.frames import line_in_cell, short_line
 from amanda.toolkit.places import Place
+from amanda.tools.cuts import Finding, named
 
 from .dead_units import Dead
 from .parameters import Gradient
 from .series import Point
 
-Kind = Literal["divergence", "nonfinite", "vanishing gradient", "exploding gradient", "dead units"]
+Kind = Literal[
+    "divergence",
+    "nonfinite",
+    "vanishing gradient",
+    "exploding gradient",
+    "no gradient",
+    "zero gradient",
+    "no update",
+    "dead units",
+]
 MOST_UNITS = 8  # that a message lists
 _NOWHERE = Place(None, "", "", "")
 
@@ -106,11 +116,16 @@ class Detectors:
         self._absent: dict[tuple[Kind, str], int] = {}  # of conditions that were reported: steps in which they did not
 
     def look(
-        self, step: int, points: Sequence[Point], gradients: Sequence[Gradient], dead: Sequence[Dead]
+        self,
+        step: int,
+        points: Sequence[Point],
+        gradients: Sequence[Gradient],
+        dead: Sequence[Dead],
+        cuts: Sequence[Finding] = (),
     ) -> list[Alarm]:
         found = [*self._results(step, points), *self._scalars(step, points)]
         found += [*self._nonfinite_gradients(step, gradients), *self._sizes(step, gradients)]
-        return [*found, *(_dead(step, one) for one in dead)]
+        return [*found, *self._cuts(step, cuts), *(_dead(step, one) for one in dead)]
 
     def _holds(self, kind: Kind, subject: str, step: int, condition: bool, patience: int) -> int | None:
         """The step since which the condition has held, if it is to be reported in this step."""
@@ -171,6 +186,20 @@ class Detectors:
         text = f"the gradient of {first.parameter} is not finite, and is the first that the backward pass reaches"
         return [_alarm("nonfinite", first.parameter, began, step, first.place, first.norm, None, text)]
 
+    def _cuts(self, step: int, cuts: Sequence[Finding]) -> list[Alarm]:
+        """Parameters that have never got a gradient, or never an update."""
+        found: list[Alarm] = []
+        for one in cuts:
+            kind = _OF_VERDICTS[one.verdict]
+            if one.verdict == "zero" and not one.has_weights:
+                continue
+            began = self._holds(kind, f"{one.parameters}", step, True, self._limits.patience)
+            if began is not None:
+                place = one.cuts[0].end or _NOWHERE
+                text = f"{named(one.parameters)}: {one.cuts[0].text}"
+                found.append(_alarm(kind, one.parameters[0], began, step, place, 0.0, None, text))
+        return found
+
     def _sizes(self, step: int, gradients: Sequence[Gradient]) -> list[Alarm]:
         """Alarms about the gradients of weights. Biases may have no gradient for good reasons, as those before a
         normalization."""
@@ -202,6 +231,7 @@ class Detectors:
         return found
 
 
+_OF_VERDICTS: dict[str, Kind] = {"none": "no gradient", "zero": "zero gradient", "not updated": "no update"}
 GRADIENT_NORM = "gradient_norm"
 """The scalar: the norm of the gradients of all parameters together."""
 

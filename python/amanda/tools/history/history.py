@@ -11,6 +11,7 @@ from typing import Any, Never
 from amanda import OpContext, StepTool, Tool
 from amanda.toolkit import Results, Skips, Unseen, eager_only, locks, own_work, warn_here
 from amanda.toolkit.schemas import Sides
+from amanda.tools.cuts import GradientCuts
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.statistics import OpStatistics
 
@@ -70,6 +71,8 @@ class History(Results[Row, GroupBy], StepTool):
         flush_seconds: files are written each time that so many seconds have passed, and when the scope is left.
         find_loss: adds a series "loss", for programs that do not `log` one: the result with one element at which the
             step's first backward pass began, without the factor of a GradScaler.
+        find_cuts: raises an alarm for parameters that get no gradient, and says where their path to the loss ends; see
+            `GradientCuts`.
 
     Raises:
         TypeError: one of the tools has no results, or an argument has the wrong type.
@@ -96,6 +99,7 @@ class History(Results[Row, GroupBy], StepTool):
         keep: int = 1000,
         flush_seconds: float = FLUSH_SECONDS,
         find_loss: bool = False,
+        find_cuts: bool = False,
     ) -> None:
         super().__init__("history")
         self._tools = checked_tools([OpStatistics(), GradientStatistics()] if tools is None else tools)
@@ -114,6 +118,7 @@ class History(Results[Row, GroupBy], StepTool):
         self._gradients = ParameterGradients(self._watched)
         self._loss_scales = LossScales(self._gradients.variables)
         self._dead = DeadUnits(limits.dead) if limits is not None else None
+        self._cuts = GradientCuts() if find_cuts and limits is not None else None
         self._left_out: set[int | None] = set()  # ids of operators
         self._views: set[int | None] = set()  # they compute nothing; some are of memory without values
         self._lock = locks.lock()  # guards the next three
@@ -146,7 +151,7 @@ class History(Results[Row, GroupBy], StepTool):
 
         dead = [self._dead] if self._dead is not None else []
         self._looking: list[Any] = [*self._tools, *dead]
-        self.depends_on(OptimizerPhase(), *self._looking)
+        self.depends_on(OptimizerPhase(), *self._looking, *([self._cuts] if self._cuts is not None else []))
         self.add_inst_for_op(self._analyze)
         self.add_inst_for_op(self._analyze_backward, backward=True, optional=True)
 
@@ -265,7 +270,8 @@ class History(Results[Row, GroupBy], StepTool):
         alarms: list[Alarm] = []
         if self._detectors is not None and self._dead is not None:
             computed = [point for point in points if point[0].op_id is None or point[0].op_id not in self._views]
-            alarms = self._detectors.look(step, computed, gradients, self._dead.end_step(step))
+            cuts = [] if self._cuts is None else self._cuts.findings()
+            alarms = self._detectors.look(step, computed, gradients, self._dead.end_step(step), cuts)
         self._drop()
         with self._lock:
             self._steps.append(StepValues.of(step, points))
@@ -313,6 +319,8 @@ class History(Results[Row, GroupBy], StepTool):
         self._detectors = None if self._limits is None else Detectors(self._limits)
         if self._dead is not None:
             self._dead.reset()
+        if self._cuts is not None:
+            self._cuts.reset()
         self._skips.reset()
 
     def _rows(self, by: GroupBy) -> list[Row]:

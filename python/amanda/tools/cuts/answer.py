@@ -1,0 +1,74 @@
+"""The answer: which parameters are not trained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amanda.toolkit.evidence import counted
+
+from .rows import findings_of, rows_of
+
+if TYPE_CHECKING:
+    from amanda import Evidence
+
+    from .program import Program
+
+MOST = 8  # findings
+
+
+def answer_of(program: Program | None, evidence: Evidence, *, ended_well: bool) -> str:
+    unseen = "" if evidence.is_complete else f"\nnot looked at: {evidence.not_looked_at}"
+    until = "" if ended_well else " until the program failed"
+    passes = 0 if program is None else sum(program.passes.values())
+    if program is None or not (passes or program.partly):
+        failed = program is not None and program.failed
+        why = f"; {counted(program.failed, 'pass')} raised an error" if program is not None and failed else ""
+        return f"no backward pass was seen{until}{why}, in {evidence.looked_at}{unseen}"
+    return "\n".join(_lines(program, passes, until, evidence.looked_at)) + unseen
+
+
+def _lines(program: Program, passes: int, until: str, looked_at: str) -> list[str]:
+    rows = rows_of(program.parameters)
+    found = findings_of(program.parameters)
+    bad = sum(row.is_finding for row in rows)
+    seen = f"{_passes(passes)}{until}"
+    if program.refused:
+        seen += f", {program.refused} of them refused by PyTorch: no path led from the loss to a parameter"
+    if not rows:
+        return [f"no parameter of a module or of an optimizer was seen, in {seen}, {looked_at}", *_remarks(program)]
+    if bad:
+        head = f"{bad} of {counted(len(rows), 'parameter')} that require a gradient are not trained, in {seen}:"
+    else:
+        head = f"all {counted(len(rows), 'parameter')} that require a gradient got one, in {seen}, {looked_at}"
+        others = sum(row.verdict in ("none", "zero") for row in rows)
+        if others:
+            rest = len(rows) - others
+            head = (
+                f"{rest} of {counted(len(rows), 'parameter')} that require a gradient got one, in {seen}, {looked_at}"
+            )
+    lines = [head, *(str(one) for one in found[:MOST])]
+    if len(found) > MOST:
+        lines.append(f"and {len(found) - MOST} more reasons")
+    return [*lines, *_remarks(program)]
+
+
+def _remarks(program: Program) -> list[str]:
+    rows = rows_of(program.parameters)
+    partial = [row for row in rows if row.verdict == "partial"]
+    meant = [row for row in rows if row.verdict in ("none", "zero") and not row.is_finding]
+    zeros = [row for row in meant if row.reason == "starts at zero"]
+    others = len(meant) - len(zeros)
+    parts = [
+        (len(partial), "got a gradient in some passes, or for some rows, only"),
+        (len(zeros), "got zeros, as a parameter that they are multiplied by starts at zero"),
+        (others, "got none, and no optimizer has them"),
+        (program.parameters.frozen, "require no gradient"),
+    ]
+    texts = [f"{counted(count, 'parameter')} {what}" for count, what in parts if count]
+    if program.failed:
+        texts.append(f"{_passes(program.failed)} failed, and were not judged")
+    return ["; ".join(texts)] if texts else []
+
+
+def _passes(count: int) -> str:
+    return f"{count:,} backward pass{'es' * (count != 1)}"

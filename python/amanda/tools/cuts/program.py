@@ -1,0 +1,142 @@
+"""A program: its flow of values, its parameters and its backward passes. Imports torch."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+from amanda.toolkit import Skips
+from amanda.toolkit.torch import BackwardCall, graph_task_id, running_leaf, running_modules
+
+from .cut import Cut
+from .flow import Flow, Leaf, Step
+from .parameters import Loss, Parameter, Parameters, is_zero
+from .passes import Pass
+from .paths import Paths
+from .reasons import REASONS
+
+READ_ALL = 2  # passes of each loss in which the gradients of all operators are read
+SETTLES = 16  # passes after the last one of a new loss
+REFUSED = "does not require grad"
+"""Part of PyTorch's error for a loss without a path to any leaf."""
+
+
+class Program:
+    """The state of the tool for one program."""
+
+    def __init__(self, skips: Skips) -> None:
+        self.flow = Flow()
+        self.parameters = Parameters(self.flow)
+        self.running: Pass | None = None
+        self.passes: collections.Counter[Loss] = collections.Counter()
+        self.refused = 0  # passes that PyTorch refused: nothing required a gradient
+        self.failed = 0  # others that raised
+        self.partly = 0  # that asked for some gradients only
+        self._skips = skips
+        self._has_new = True
+        self._judged = 0  # passes
+        self._last_new = 0  # the number of the pass of which the loss was new last
+        self.is_settled = False  # values are followed no longer
+
+    def reset(self) -> None:
+        """Forgets what was found; the models that ran, and the values that live, are known still."""
+        self.parameters = self.parameters.anew()
+        self.passes.clear()
+        self.refused = self.failed = self.partly = self._last_new = self._judged = 0
+
+    def has_nothing_new(self) -> bool:
+        return not self.is_settled and self._judged >= self._last_new + SETTLES > SETTLES
+
+    def is_in_backward(self) -> bool:
+        return bool(graph_task_id() >= 0)
+
+    def see_models(self) -> None:
+        """The model that runs, in a new operator."""
+        self._has_new = True
+        running = running_modules()
+        if running:
+            self.parameters.add_model(running[-1])
+
+    # ---- passes -----------------------------------------------------------------------------------------------------
+
+    def begin_pass(self, call: BackwardCall) -> None:
+        loss = self._loss_of(call)
+        self.running = Pass(loss, self.parameters, self._skips, self.passes[loss] < READ_ALL)
+
+    def add_leaf(self, gradient: Any) -> None:
+        """The leaf of the node that runs on this thread gets its gradient."""
+        leaf = running_leaf()
+        if leaf is not None and self.running is not None:
+            self.running.add_leaf(leaf, gradient)
+
+    def end_pass(self, call: BackwardCall, error: BaseException | None) -> None:
+        ended, self.running = self.running, None
+        if ended is None:
+            return
+        if error is not None and not self._is_refusal(error):
+            self.failed += 1
+        else:
+            arrived = ended.finish()
+            self.refused += error is not None
+            self._judge(call, ended, arrived)
+        self.flow.end_round()
+
+    def _is_refusal(self, error: BaseException) -> bool:
+        return isinstance(error, RuntimeError) and REFUSED in str(error)
+
+    def _loss_of(self, call: BackwardCall) -> Loss:
+        sources = (edge.source for edge in self.flow.edges(call.tensors))
+        return next((one.site.place.op_id for one in sources if isinstance(one, Step)), None)
+
+    def _judge(self, call: BackwardCall, ended: Pass, arrived: dict[Step, bool]) -> None:
+        if not call.accumulates:
+            for tensor in call.inputs:
+                parameter = self.parameters.of(tensor) if tensor.is_leaf else None
+                if parameter is not None:
+                    parameter.handed_out += 1
+            self.partly += 1
+            return
+        if self._has_new:  # or the models have no new parameters that are used
+            self._has_new = False
+            self.parameters.look_again()
+        asked = {id(tensor) for tensor in call.inputs}
+        self.passes[ended.loss] += 1
+        self._judged += 1
+        if self.passes[ended.loss] == 1:
+            self._last_new = self._judged
+        self.partly += bool(asked)
+        passes = self.passes[ended.loss]
+        if not passes & (passes - 1):  # a power of two: it waits for each
+            for parameter in ended.reached:
+                parameter.look_at_rows()
+        missing: list[Parameter] = []
+        for parameter, tensor in self.parameters.alive():
+            if asked and id(tensor) not in asked:
+                continue
+            counts = parameter.counts[ended.loss]
+            counts.passes += 1
+            if ended.reached.get(parameter):
+                counts.gradients += 1
+                parameter.is_pending = True
+            else:
+                counts.zeros += ended.reached.get(parameter) is False
+                if counts.cuts is None:
+                    missing.append(parameter)
+        if missing:
+            self._explain(call, ended, arrived, missing)
+
+    def _explain(self, call: BackwardCall, ended: Pass, arrived: dict[Step, bool], missing: list[Parameter]) -> None:
+        paths = Paths(self.flow, tuple(call.tensors))
+        by_leaf = {parameter.leaf: one for parameter, one in ended.reached.items()}
+
+        def starts_at_zero(leaf: Leaf) -> bool:
+            tensor = leaf.tensor()
+            return bool(by_leaf.get(leaf)) and tensor is not None and is_zero(tensor)
+
+        for parameter in missing:
+            cuts = [] if parameter in ended.reached else paths.cuts_of(parameter.leaf)
+            if not cuts and ended.reads_all:
+                cuts = paths.zeros_of(parameter.leaf, arrived, starts_at_zero)
+            if not cuts:
+                cuts = [Cut("not seen", REASONS["not seen"], None, None)]
+            parameter.counts[ended.loss].cuts = cuts
