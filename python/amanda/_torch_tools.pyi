@@ -58,6 +58,8 @@ class MemoryRecorder:
         """Name, bytes at the peak and now, number and bytes of allocations, bytes freed."""
     def forget_all_but(self, tensors: collections.abc.Sequence[torch.Tensor]) -> None:
         """Forgets all live blocks but those of these tensors and their gradients."""
+    def last_serial(self) -> int:
+        """The serial of the newest block."""
     def listen(self) -> bool:
         """On this thread. False: another profiler does."""
     def listeners(self) -> int:
@@ -65,6 +67,8 @@ class MemoryRecorder:
     def mark(self, tensor: torch.Tensor, mark: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """Notes what a tensor's live block holds. False: it is not known."""
     def reset(self) -> None: ...
+    def serials_of(self, tensors: collections.abc.Sequence[torch.Tensor]) -> list[int]:
+        """The serials of the live blocks of these tensors; 0 where none is known."""
     def timeline(self, device: str) -> list[tuple[int, int]]:
         """Time in nanoseconds, and bytes."""
     def unlisten(self) -> None: ...

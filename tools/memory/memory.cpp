@@ -98,6 +98,11 @@ bool DeviceMemory::mark(const void* pointer, int64_t mark) {
   return true;
 }
 
+uint64_t DeviceMemory::serial_of(const void* pointer) const {
+  const auto found = live_.find(pointer);
+  return found == live_.end() ? 0 : found->second.serial;
+}
+
 void DeviceMemory::forget_all_but(const std::unordered_set<const void*>& pointers) {
   for (auto i = live_.begin(); i != live_.end();) {
     const Block& block = i->second;
@@ -227,6 +232,24 @@ bool MemoryRecorder::mark(const void* pointer, int64_t mark) {
   return found;
 }
 
+std::vector<uint64_t> MemoryRecorder::serials_of(const std::vector<at::Tensor>& tensors) const {
+  std::vector<uint64_t> serials;
+  serials.reserve(tensors.size());
+  std::lock_guard lock(mutex_);
+  for (const at::Tensor& tensor : tensors) {
+    const void* pointer = memory_of(tensor);
+    uint64_t serial = 0;
+    for (const auto& [device, known] : devices_) serial = std::max(serial, known.memory.serial_of(pointer));
+    serials.push_back(serial);
+  }
+  return serials;
+}
+
+uint64_t MemoryRecorder::last_serial() const {
+  std::lock_guard lock(mutex_);
+  return serials_;
+}
+
 void MemoryRecorder::forget_all_but(const std::vector<at::Tensor>& tensors) {
   std::unordered_set<const void*> pointers;
   for (const at::Tensor& tensor : tensors) {
@@ -289,6 +312,9 @@ void bind_memory(pybind11::module_& m) {
             return pointer && recorder.mark(pointer, mark);
           },
           py::arg("tensor"), py::arg("mark"), "Notes what a tensor's live block holds. False: it is not known.")
+      .def("serials_of", &MemoryRecorder::serials_of, py::arg("tensors"),
+           "The serials of the live blocks of these tensors; 0 where none is known.")
+      .def("last_serial", &MemoryRecorder::last_serial, Unlocked(), "The serial of the newest block.")
       .def("forget_all_but", &MemoryRecorder::forget_all_but, py::arg("tensors"),
            "Forgets all live blocks but those of these tensors and their gradients.")
       .def(

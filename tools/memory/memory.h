@@ -45,6 +45,8 @@ class DeviceMemory {
   /// Does nothing if the block is not known.
   void free(const void* pointer, Site by, bool in_backward);
   bool mark(const void* pointer, int64_t mark);
+  /// The serial of the live block there; 0 if none is known.
+  uint64_t serial_of(const void* pointer) const;
   /// Forgets all other blocks: whether and when they are freed is not known any more.
   void forget_all_but(const std::unordered_set<const void*>& pointers);
 
@@ -103,6 +105,10 @@ class MemoryRecorder : public std::enable_shared_from_this<MemoryRecorder> {
 
   void heard(const void* pointer, int64_t bytes, c10::Device device);
   bool mark(const void* pointer, int64_t mark);
+  /// The serials of the live blocks of these tensors; 0 where none is known.
+  std::vector<uint64_t> serials_of(const std::vector<at::Tensor>& tensors) const;
+  /// The serial of the newest block.
+  uint64_t last_serial() const;
   /// Forgets all blocks but those of these tensors and their gradients.
   void forget_all_but(const std::vector<at::Tensor>& tensors);
   /// Calls `fn` with the known devices, which do not change meanwhile.

@@ -32,17 +32,25 @@ class Memory(Command):
         option = parser.add_argument
         option("--by", choices=GROUPS, default="line", help="what a row of the second table is (default: line)")
         option("--top", type=int, default=TOP, help="how many rows of it (default: %(default)s)")
+        option(
+            "--growth",
+            action="store_true",
+            help="also what each step leaves behind: how much, which line made it, and which variable keeps it",
+        )
         option("--html", metavar="FILE", help="writes a page there: tables, memory over time")
         option("--json", metavar="FILE", help="writes all rows by operator there")
 
     def job(self, program: Program, given: argparse.Namespace) -> Job:
         """Prints what was in memory, and writes the files."""
         files = program_arguments.files_of(given, FILES)
-        tool = PeakMemory()
+        tool = PeakMemory(growth=given.growth)
 
         def report(made: Report, status: object) -> None:
             with made.part("print the tables"):
-                print(f"\n{tool.answer()}\n\n{tool.table('kind')}")
+                print(f"\n{tool.answer()}\n")
+                if tool.growth is not None and tool.growth.rows():
+                    print(tool.growth.table(top=given.top))
+                print(tool.table("kind"))
                 if given.by != "kind":
                     print(tool.table(given.by, given.top))
                 if tool.at_error is not None:

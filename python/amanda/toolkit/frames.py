@@ -1,12 +1,53 @@
 """Frames: the Python calls around an operator, and the source files and lines that they are in."""
 
+from __future__ import annotations
+
+import linecache
 import os
+import sys
+from typing import TYPE_CHECKING
 
 from amanda.driver.identity.cells import line_in_cell
 from amanda.driver.identity.frames import line_of, outwards
 from amanda.reports.source_files import is_library, line_of_code, short_line, split_line
 
+if TYPE_CHECKING:
+    from amanda.core.op_context import OpContext
+
 PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 """The folder of Amanda's own files, which begins their paths."""
 
-__all__ = ["PACKAGE", "is_library", "line_in_cell", "line_of", "line_of_code", "outwards", "short_line", "split_line"]
+__all__ = [
+    "PACKAGE",
+    "is_library",
+    "line_in_cell",
+    "line_of",
+    "line_of_code",
+    "outwards",
+    "short_line",
+    "split_line",
+    "user_line",
+]
+
+
+def user_line(context: OpContext) -> str:
+    """The innermost line outside installed packages, as file:line: of the operator, or of the call that led to it.
+
+    Only in a forward analysis on the thread of the program: there the program's frames are on the stack. Files in the
+    folder of the caller are a tool's. Where there is no such line, the operator's own.
+    """
+    place = split_line(context.source)
+    if place and not is_library(place[0]):
+        return context.source
+    caller = sys._getframe(1)
+    ours = (PACKAGE, os.path.dirname(caller.f_code.co_filename) + os.sep)
+    for frame in outwards(caller):
+        path = frame.f_code.co_filename
+        if not is_library(path) and not path.startswith(ours) and _is_written(path):
+            return f"{path}:{line_of(frame.f_code, frame.f_lasti)}"
+    return context.source
+
+
+def _is_written(path: str) -> bool:
+    """True if somebody wrote the code, and no library has generated it."""
+    return not path.startswith("<") or (not path.startswith("<eval_with_key>") and bool(linecache.getlines(path)))

@@ -68,3 +68,51 @@ def test_a_page_that_cannot_be_written_is_told_before_the_program_runs(run_pytho
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.endswith("amanda memory: error: argument --html: can't write 'no/page.html'\n")
+
+
+GROWING = """
+    import torch
+    def evaluate(net):
+        seen = []
+        for i in range(8):
+            seen.append(net(torch.randn(256, 64)) if KEEP else net(torch.randn(256, 64)).mean().item())
+            if i == FAILS:
+                torch.empty(1 << 50)
+    evaluate(torch.nn.Linear(64, 512))
+"""
+
+
+def grown(run_python, tmp_path, keep, fails=-1, *options):
+    text = textwrap.dedent(GROWING).replace("KEEP", str(keep)).replace("FAILS", str(fails))
+    (tmp_path / "script.py").write_text(text)
+    return run_python("-m", "amanda", "memory", *options, "script.py")
+
+
+def test_growth_begins_with_how_much_who_keeps_it_and_which_line(run_python, tmp_path):
+    done = grown(run_python, tmp_path, True, -1, "--growth")
+    lines = done.stdout.splitlines()
+    assert lines[1] == (
+        "memory in use grows by 590 KB per call of Linear, 89% of it kept by seen[*] (local of evaluate(), script.py:3), "
+        "made at script.py:6; 11% of it kept by the graph of seen[*] (local of evaluate(), script.py:3), "
+        "saved by AddmmBackward0, made at script.py:6"
+    )
+    assert "after the 6th of 7; looked at: the owners of " in lines[2]
+    assert "seen[*]" in done.stdout.partition("KB/step")[2]
+    assert done.returncode == 0
+
+
+def test_no_growth_is_said_with_what_was_looked_at(run_python, tmp_path):
+    lines = grown(run_python, tmp_path, False, -1, "--growth").stdout.splitlines()
+    assert lines[1] == "no memory was found to grow from call of Linear to call of Linear"
+    assert re.search(
+        r"6th of 7; looked at: the owners of 1 block that operators have made since the first step$", lines[2]
+    )
+    assert "grow" not in grown(run_python, tmp_path, False).stdout
+
+
+def test_a_program_that_runs_out_of_memory_gets_the_answer_so_far(run_python, tmp_path):
+    done = grown(run_python, tmp_path, True, 6, "--growth")
+    assert done.returncode == 1
+    assert "memory in use grows by 590 KB per call of Linear" in done.stdout
+    assert "after the 6th" in done.stdout
+    assert "when aten::empty (script.py:8) ran out of memory" in done.stdout

@@ -100,6 +100,7 @@ set_forward_mode = _get("autograd.forward_ad._set_fwd_grad_enabled")  # a contex
 _get("autograd.forward_ad._current_level")
 disabled_torch_function = _get("_C._disabled_torch_function_impl")  # a __torch_function__ that does nothing
 make_wrapper = _get("Tensor._make_wrapper_subclass")
+TensorBase = _get("_C.TensorBase")  # has the attributes of tensors as no subclass overrides them
 tree_map_only = _get("utils._pytree.tree_map_only")
 
 # Attributes that the driver and tools name where they have the objects.

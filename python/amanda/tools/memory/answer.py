@@ -9,16 +9,20 @@ from amanda.toolkit.answers import percent, size
 from amanda.toolkit.frames import line_of_code
 
 from .growth import Growth
+from .memory_growth import MemoryGrowth
 from .rows import Held, keepers
 
 REPEATED = 3  # results of one operator that are alive at once: the program keeps them
 
 
-def answer_of(held: Sequence[Held], peaks: Mapping[str, int], growth: Growth) -> str:
-    """`held`: at the peak; `peaks`: bytes, by device."""
+def answer_of(
+    held: Sequence[Held], peaks: Mapping[str, int], growth: Growth, owners: MemoryGrowth | None = None
+) -> str:
+    """`held`: at the peak; `peaks`: bytes, by device; `owners`: of what grows, if they were searched for."""
     if not held:
         return "no memory was allocated"
-    return "\n".join(filter(None, [str(growth), _kept(held), *(_peak(held, *peak) for peak in peaks.items())]))
+    grows = [str(growth), _kept(held)] if owners is None else [owners.answer()]
+    return "\n".join(filter(None, [*grows, *(_peak(held, *peak) for peak in peaks.items())]))
 
 
 def _peak(held: Sequence[Held], device: str, peak: int) -> str:

@@ -26,12 +26,12 @@ class Watch:
     """Calls `note` with the tensors that optimizers hold, around each of their steps, and `on_step` after it, until
     `remove`."""
 
-    def __init__(self, note: Callable[[Iterator[Owned]], None], on_step: Callable[[], None]) -> None:
+    def __init__(self, note: Callable[[Iterator[Owned]], None], on_step: Callable[[Any], None]) -> None:
         self._names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}  # by the parameter's address
         self._hooks = [
             register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: note(self._parameters_of(optimizer))),
             register_optimizer_step_post_hook(lambda optimizer, args, kwargs: note(self._states_of(optimizer))),
-            register_optimizer_step_post_hook(lambda optimizer, args, kwargs: on_step()),
+            register_optimizer_step_post_hook(lambda optimizer, args, kwargs: on_step(optimizer)),
         ]
 
     def remove(self) -> None:

@@ -18,6 +18,8 @@ def write(path: str | os.PathLike[str], memory: PeakMemory, title: str) -> None:
     page = HtmlPage(title, "\n".join(f"{device}: {peak / 1e6:.3f} MB" for device, peak in memory.peak_bytes.items()))
     for figure in memory.figures():
         page.add(figure)
+    if memory.growth is not None and memory.growth.rows():
+        page.add_results("What each step leaves behind", memory.growth, "owner")
     for by, heading in HEADINGS.items():
         page.add_results(heading, memory, by)
     page.write(path)

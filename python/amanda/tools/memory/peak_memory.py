@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from amanda import Error, OpContext, Tool
 from amanda.toolkit import NativeRoutine, Place, Results, Skips, chrome_trace, eager_only, locks, native
 from amanda.toolkit.figures import Curve
-from amanda.toolkit.frames import short_line
+from amanda.toolkit.frames import user_line
 
 from .answer import answer_of
 from .growth import Growth
+from .memory_growth import MemoryGrowth
 from .rows import GRAPHS, GROUPINGS, GroupBy, Held, Kind, Row, rows_of
+from .samples import Samples
+from .site import OUTSIDE, Site
 from .snapshot import MemorySnapshot
 
 if TYPE_CHECKING:
@@ -23,20 +26,8 @@ if TYPE_CHECKING:
 
     from .owners import Owned
 
-OUTSIDE = Place(None, "(outside operators)", "", "")
 UNHEARD = "it must know which operator runs when PyTorch's allocators hand out memory"
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
-
-
-class _Site(NamedTuple):
-    """An operator, or one of its backward operators."""
-
-    place: Place  # of the forward operator
-    backward_op: str  # "AddmmBackward0"; "" for the forward operator
-
-    def __str__(self) -> str:
-        line = short_line(self.place.source)
-        return (self.backward_op or self.place.name) + (f" ({line})" if line else "")
 
 
 class _Block(NamedTuple):
@@ -74,6 +65,11 @@ class PeakMemory(Results[Row, GroupBy], Tool):
     Arguments:
         model: the model whose parameters, gradients and buffers have names. By default, all modules that exist when the
             scope is left.
+        growth: also find out what each step leaves behind, and who keeps it: see `growth`. At the ends of some steps it
+            looks at all objects of the program, 10 seconds in all, or a quarter of the time of a long program.
+
+    Attributes:
+        growth: a `MemoryGrowth`; None without the argument.
 
     Raises:
         amanda.Error: when a scope is entered, and PyTorch's profiler is on, or another PeakMemory.
@@ -85,19 +81,21 @@ class PeakMemory(Results[Row, GroupBy], Tool):
     _alone = "PyTorch's allocators report to one listener"
     _groupings = GROUPINGS
 
-    def __init__(self, model: torch.nn.Module | None = None) -> None:
+    def __init__(self, model: torch.nn.Module | None = None, *, growth: bool = False) -> None:
         importlib.import_module("torch")  # whose allocators report memory
         super().__init__()
         self._model = model
         self._skips = Skips("memory")
         self._lock = locks.lock()  # guards the next fields
-        self._sites: list[_Site] = []
+        self._sites: list[Site] = []
         self._numbers: dict[tuple[int | None, int | None], int] = {}
         self._marks: dict[tuple[Kind, str, str], int] = {}  # by kind, name and more: see owners.Owned
         self._recorder: Any = None
         self._watch: Any = None  # of optimizers, while a thread is in a scope
         self._at_error: MemorySnapshot | None = None
         self._growth = Growth()
+        self._samples = Samples(lambda: self._recorder, lambda: self._blocks(at_peak=False)) if growth else None
+        self.growth = None if self._samples is None else MemoryGrowth(self._samples, self._site)
         self.add_inst_for_op(self._analyze)
         self.add_inst_for_op(self._analyze_backward, backward=True)
 
@@ -141,6 +139,8 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         enter, leave = self._routines(context)
         context.insert_before_op(enter, inputs=[])
         context.insert_after_op(leave, outputs=[])
+        if self._samples is not None and self._samples.steps.marks():
+            context.insert_before_op(self._samples.steps.on_call, inputs=[])
 
     def _analyze_backward(self, context: OpContext) -> None:
         if eager_only.leaves_out(context, self._skips, self.needs_eager):
@@ -158,14 +158,17 @@ class PeakMemory(Results[Row, GroupBy], Tool):
 
     def _number(self, context: OpContext) -> int:
         node = context.get_backward_op()
+        line = user_line(context) if self._samples is not None and node is None else ""
         with self._lock:
             number = self._numbers.setdefault((context.op_id, context.get_backward_op_id()), len(self._sites))
             if number == len(self._sites):
-                self._sites.append(_Site(Place.of(context), node.__name__ if node is not None else ""))
+                self._sites.append(Site(Place.of(context), node.__name__ if node is not None else "", line))
             return number
 
-    def _on_step(self) -> None:
+    def _on_step(self, optimizer: Any) -> None:
         self._growth.add(sum(live for _, _, live, *_ in self._devices()))
+        if self._samples is not None:
+            self._samples.steps.on_optimizer(optimizer)
 
     def _note(self, owned: Iterable[Owned]) -> None:
         for one in owned:
@@ -244,6 +247,8 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         self._skips.reset()
         self._growth = Growth()
         self._at_error = None
+        if self._samples is not None:
+            self._samples.reset()
 
     def _devices(self) -> list[tuple[str, int, int, int, int, int]]:
         return self._recorder.devices() if self._recorder is not None else []
@@ -252,24 +257,30 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         return rows_of(self._held(at_peak=True), by)
 
     def answer(self) -> str:
-        return answer_of(self._held(at_peak=True), self.peak_bytes, self._growth)
+        return answer_of(self._held(at_peak=True), self.peak_bytes, self._growth, self.growth)
 
     def _remarks(self, by: GroupBy) -> list[str]:
         peaks = [f"{device}: {peak / 1e6:.3f} MB at the peak" for device, peak in self.peak_bytes.items()]
         return [*peaks, self._skips.caption()]
 
     def _held(self, *, at_peak: bool) -> list[Held]:
-        blocks = [
+        with self._lock:
+            marks = list(self._marks)
+        return [self._held_by(block, device, marks) for block, device in self._blocks(at_peak=at_peak)]
+
+    def _blocks(self, *, at_peak: bool) -> list[tuple[_Block, str]]:
+        """With their devices."""
+        return [
             (_Block(*fields), device)
             for device, *_ in self._devices()
             for fields in self._recorder.blocks(device, at_peak)
         ]
-        with self._lock:
-            marks = list(self._marks)
-        return [self._held_by(block, device, marks) for block, device in blocks]
+
+    def _site(self, number: int) -> Site:
+        return self._sites[number] if number >= 0 else OUTSIDE
 
     def _held_by(self, block: _Block, device: str, marks: Sequence[tuple[Kind, str, str]]) -> Held:
-        place = self._sites[block.made_by].place if block.made_by >= 0 else OUTSIDE
+        place = self._site(block.made_by).place
         kind, kept_by = self._kind(block, marks)
         is_kept = kind == "other" or kept_by.endswith(GRAPHS)
         return Held(

@@ -13,6 +13,7 @@ from amanda.toolkit import AnnotatedResults, Column, Place, Skips, TellsSkips, a
 from amanda.toolkit.arguments import whole_number
 from amanda.toolkit.durations import Durations
 from amanda.toolkit.figures import Section
+from amanda.toolkit.frames import user_line
 from amanda.toolkit.native import NativeRoutine, natively, tools
 
 from . import figures, trace
@@ -30,7 +31,6 @@ from .rows import (
     row_of,
 )
 from .trace import Site
-from .user_lines import user_line
 
 SKIP_IS = "[profile] skip= is how many executions of each operator to leave out"
 

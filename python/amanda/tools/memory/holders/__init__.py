@@ -1,0 +1,6 @@
+"""Who holds a tensor: the way from a variable of the program to it. Imports torch: import it where an operator has run."""
+
+from .names import Name
+from .search import Search
+
+__all__ = ["Name", "Search"]

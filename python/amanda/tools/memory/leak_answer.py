@@ -1,0 +1,87 @@
+"""The answer of MemoryGrowth."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+
+from amanda.toolkit.answers import ordinal, percent, size
+from amanda.toolkit.evidence import counted
+from amanda.toolkit.frames import line_of_code
+
+from .leak_rows import NOBODY, LeakRow
+from .samples import LEAST, Sample
+
+LEAST_STEPS = 4  # for three samples
+NOTABLE = 1000  # bytes per step
+NOTABLE_SHARE = 0.005  # of what is in use, in programs that are small
+LEAST_NOTABLE = 64  # bytes per step: less is numbers that the program collects
+MOST_SAVERS = 2
+MOST_ROWS, LEAST_SHARE = 3, 0.05  # that are named
+
+
+def answer_of(samples: Sequence[Sample], rows: Sequence[LeakRow], step: str, steps: int) -> str:
+    """`rows`: by owner."""
+    if not step:
+        return "whether memory grows is not known: no optimizer has stepped, and no module with parameters was called"
+    if len(samples) < LEAST:
+        return (
+            f"whether memory grows is not known: {LEAST_STEPS} steps have to end, here {step}, and "
+            f"{'none has' if not steps else f'{steps} have' if steps > 1 else 'one has'}"
+        )
+    first, last = samples[-LEAST], samples[-1]
+    grown = sum(row.bytes_per_step for row in rows)
+    if _is_notable(grown, first):
+        how = [f"memory in use grows by {size(grown)} per {step}, {_kept(rows[0])}"]
+        how += map(_kept, [row for row in rows[1:MOST_ROWS] if row.share >= LEAST_SHARE])
+    elif rows:
+        how = [f"memory in use hardly grows: {size(grown)} per {step}, {_kept(rows[0])}"]
+    else:
+        how = [f"no memory was found to grow from {step} to {step}"]
+    return "\n".join(filter(None, ["; ".join(how), _seen(first, last, step, steps), _graphs(samples, step)]))
+
+
+def _seen(first: Sample, last: Sample, step: str, steps: int) -> str:
+    """How much was in use, and what was looked at."""
+    blocks = sum(amount.blocks for amount in last.amounts.values())
+    of = "" if last.step == steps else f" of {steps:,}"
+    unfinished = (
+        "" if first.is_complete and last.is_complete else "; the search for owners had no time to look at all objects"
+    )
+    return (
+        f"in use: {size(first.live_bytes)} after the {ordinal(first.step)} {step}, {size(last.live_bytes)} after the "
+        f"{ordinal(last.step)}{of}; looked at: the owners of {counted(blocks, 'block')} that operators have made since "
+        f"the first step{unfinished}"
+    )
+
+
+def _is_notable(grown: float, sample: Sample) -> bool:
+    return grown >= NOTABLE or (grown > LEAST_NOTABLE and grown >= NOTABLE_SHARE * sample.live_bytes)
+
+
+def _kept(row: LeakRow) -> str:
+    share = "all of it" if row.share > 0.995 else f"{percent(row.share)} of it"
+    line = f", made at {line_of_code(row.user_line)}" if row.user_line else ""
+    savers = row.saved_by.split(", ") if row.saved_by else []
+    more = f" and {len(savers) - MOST_SAVERS} more" if len(savers) > MOST_SAVERS else ""
+    saved = f", saved by {', '.join(savers[:MOST_SAVERS])}{more}" if savers else ""
+    by = "by no object of Python that was found" if row.name == NOBODY else f"by {row.name}"
+    return f"{share} kept {by}{saved}{line}"
+
+
+def _graphs(samples: Sequence[Sample], step: str) -> str:
+    """Graphs that grow without holding memory of PyTorch's allocators: their nodes are in memory, too."""
+    found: collections.Counter[str] = collections.Counter()
+    first, before, last = samples[-LEAST:]
+    for owner, count in last.nodes.items():
+        rates = [
+            (sample.nodes.get(owner, 0) - earlier.nodes.get(owner, 0)) / (sample.step - earlier.step)
+            for earlier, sample in ((first, before), (before, last))
+        ]
+        if min(rates) >= 1:
+            found[owner] = round((count - first.nodes.get(owner, 0)) / (last.step - first.step))
+    if not found:
+        return ""
+    (owner, count), *_ = found.most_common(1)
+    nodes = counted(count, "node")
+    return f"{owner} grows by {nodes} per {step}, each of some hundred bytes that PyTorch's allocators do not report"

@@ -1,0 +1,78 @@
+"""Runs the programs of `leaks/`, which leak or do not, and counts what they hold by other means."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import pathlib
+import runpy
+
+import amanda
+import leak_switches
+import torch
+from amanda.tools.memory import PeakMemory
+
+PROGRAMS = sorted(pathlib.Path(__file__).with_name("leaks").glob("*.py"))
+STEPS = 10
+
+
+def run(program, leak, steps=None):
+    leak_switches.LEAK, leak_switches.STEPS = leak, range(STEPS) if steps is None else steps
+    return runpy.run_path(str(program), run_name="__main__")
+
+
+@functools.cache
+def growth_of(program, leak):
+    memory = PeakMemory(growth=True)
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()  # a collection would end what waits for one
+    try:
+        with amanda.apply(memory):
+            run(program, leak)
+    finally:
+        if enabled:
+            gc.enable()
+    return memory.growth
+
+
+def held_after_each_step(program, leak):
+    """The bytes of all tensors that exist, and of those that the graphs of these have saved, without Amanda."""
+    gc.collect()
+    gc.disable()
+    held = []
+
+    def steps():
+        for step in range(STEPS):
+            yield step
+            held.append(_held())
+
+    try:
+        run(program, leak, steps())
+    finally:
+        gc.enable()
+    return held
+
+
+def _held():
+    storages, waiting, known = {}, [], set()
+    tensors = [thing for thing in gc.get_objects() if isinstance(thing, torch.Tensor)]
+    waiting = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    waiting += [thing for thing in gc.get_objects() if isinstance(thing, torch.autograd.graph.Node)]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        waiting += [following for following, _ in node.next_functions]
+        for name in dir(node):
+            if name.startswith("_saved_"):
+                try:
+                    saved = getattr(node, name)
+                except RuntimeError:  # freed by a backward pass
+                    continue
+                tensors += [one for one in (saved if isinstance(saved, tuple) else [saved]) if torch.is_tensor(one)]
+    tensors += [tensor.grad for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
+    for tensor in tensors:
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+    return sum(storages.values())
