@@ -67,4 +67,5 @@ def _texts(sentinel: NaNSentinel, findings: Sequence[Finding]) -> Iterator[str]:
     heads = collections.Counter(str(finding).partition("\n")[0] for finding in findings)
     for place, finding in enumerate(findings):
         number = f", of the operator with id {finding.op_id:#x}" if heads[str(finding).partition("\n")[0]] > 1 else ""
-        yield f"{finding.text(first=not place)}\n  in {counted(sentinel.runs(finding), 'run')}{number}"
+        runs, reached = counted(sentinel.runs(finding), "run"), sentinel.reached(finding)
+        yield "\n  ".join(filter(None, (finding.text(first=not place), reached, f"in {runs}{number}")))

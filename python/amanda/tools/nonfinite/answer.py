@@ -18,16 +18,28 @@ _KINDS = {
 
 
 def answer_of(
-    what: str, findings: Sequence[Finding], propagated: int, evidence: Evidence, *, ended_well: bool = True
+    what: str,
+    findings: Sequence[Finding],
+    propagated: int,
+    evidence: Evidence,
+    *,
+    masks: int = 0,
+    ended_well: bool = True,
 ) -> str:
-    """`what`: "NaN", or "NaN or infinity"; `ended_well`: the program did."""
+    """`what`: "NaN", or "NaN or infinity"; `masks`: how many operators had some; `ended_well`: the program did."""
     if not findings:
-        return _nothing(what, evidence, ended_well)
+        meant = (
+            f"; infinities of masks, which {counted(masks, 'operator')} wrote or passed on, do not count"
+            if masks
+            else ""
+        )
+        return f"{_nothing(what, evidence, ended_well)}{meant}"
     kinds: collections.Counter[str] = collections.Counter(finding.kind for finding in findings)
     parts = [f"{counted(kinds[kind], 'operator')} {words}" for kind, words in _KINDS.items() if kinds[kind]]
     passed = f", and {counted(propagated, 'run')} of others passed it on" if propagated else ""
-    missing = kinds["unread"] and not evidence.is_complete
-    return f"{what}: {', '.join(parts)}{passed}{f'; not looked at: {evidence.not_looked_at}' if missing else ''}"
+    origin = f"; the first: {findings[0].beginning}" if findings[0].beginning else ""
+    missing = f"; not looked at: {evidence.not_looked_at}" if kinds["unread"] and not evidence.is_complete else ""
+    return f"{what}: {', '.join(parts)}{passed}{origin}{missing}"
 
 
 def _nothing(what: str, evidence: Evidence, ended_well: bool) -> str:

@@ -11,6 +11,7 @@ import torch
 
 from amanda.toolkit.arrays import arrays_of, of_torch
 
+from . import masks
 from .finding import flattened
 from .rules import RULES, Rule, text_of_cause
 
@@ -43,6 +44,7 @@ def _causes(
     name: str, result: torch.Tensor, inputs: Named, inf: bool, again: Callable[[Sequence[Any]], Any] | None
 ) -> Iterator[str]:
     bad = _bad(result, inf)
+    yield masks.wholly_masked(name, inputs, bad)
     yield from (_by(rule, dict(inputs).get(rule.operand), bad) for rule in RULES.get(name, ()))
     if name == "pow":
         yield _of_power(dict(inputs), bad)
