@@ -258,11 +258,21 @@ def test_outside_of_a_scope_nobody_sees_what_is_written():
     assert sentinel.first.origin.held == "an input that no operator seen here produced"
 
 
-def test_an_infinity_alone_is_no_finding():
+def test_an_infinity_alone_is_no_finding_and_told():
     sentinel = NaNSentinel()
     with amanda.apply(sentinel):
-        1 / torch.zeros(3).exp().sub(1)
-    assert sentinel.answer() == "no NaN was produced, in 5 results of 5 operators"
+        (1 / torch.zeros(3).exp().sub(1)).sum().neg()
+    assert [(link.name, link.cause) for link in sentinel.infinities] == [("aten::reciprocal", "input self is zero")]
+    told = (
+        "no NaN was produced, in 7 results of 7 operators; infinities, which do not count, began in aten::reciprocal ("
+    )
+    assert sentinel.answer().startswith(told)
+    assert sentinel.answer().endswith("), forward: input self is zero")
+    with amanda.apply(sentinel):
+        torch.zeros(3).log()
+    assert sentinel.answer().endswith("), forward: input self is zero and 1 other")
+    sentinel.reset()
+    assert sentinel.infinities == []
 
 
 def indices_of(text):

@@ -73,7 +73,7 @@ def places(bad: torch.Tensor) -> str:
 
 
 def _bounds(along: list[list[int]]) -> str:
-    return ", ".join(f"{indices[0]}:{indices[-1] + 1}" for indices in along)
+    return ", ".join(str(one[0]) if len(one) == 1 else f"{one[0]}:{one[-1] + 1}" for one in along)
 
 
 def rows(whole: torch.Tensor, word: str = "row") -> str:

@@ -42,7 +42,7 @@ class At(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What an operator had in a run, while it is there."""
+    """The operands of one run of an operator, while they are there."""
 
     at: At
     outputs: Named

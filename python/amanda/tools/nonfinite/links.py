@@ -39,7 +39,7 @@ class Link:
 
 
 class Trail(NamedTuple):
-    """What is known of a value that is not finite."""
+    """The way of a value that is not finite."""
 
     links: tuple[Link, ...] = ()
     left_out: int = 0  # links in the middle

@@ -13,7 +13,7 @@ READS = {"item", "_local_scalar_dense", "is_nonzero"}
 
 class Reach:
     """By finding, as the ledger calls it. Results are gradients of leaves, parameters, and numbers that the program reads.
-    What code that calls no operator copies out of a tensor is not seen."""
+    Copies that are made without an operator are not seen."""
 
     def __init__(self) -> None:
         self._lock = locks.lock()  # guards the fields below

@@ -18,6 +18,7 @@ from .finding import Finding, NonfiniteError, NonfiniteWarning, Operand, flatten
 from .graphs import GraphOperators
 from .leaves import LeafGradients
 from .ledger import At, Ledger, Named, Run, Sighting
+from .links import Link
 from .reach import READS, Reach
 from .trails import Trails
 from .unread import Maker, Makers, Unread, unreadable
@@ -31,14 +32,15 @@ UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"  # GradScaler's own sear
 
 
 class NaNSentinel(Tool):
-    """Names the operator that produced the first NaN: its inputs were finite, and its result is not::
+    """Names the operator that produced the first NaN, and the one with which that began, as with an infinity::
 
         with amanda.apply(NaNSentinel()):
             train_one_epoch(model)  # raises NonfiniteError at that operator, forward or backward
 
-    The error has the module, line, shapes, dtypes, the number of NaN elements, and the operand that was extreme. If the
-    NaN was in the data, in a parameter, or in the gradient that reached one, the error says so. If an input could not be
-    read, the error names that input, and does not say that the operator produced the NaN. Operators that got a NaN and
+    The error has the module, line, shapes, dtypes, the number of NaN elements, and the operand that was extreme. It
+    lists the operators from the first value that was not finite to this one, with the elements that had some. If the NaN
+    was in the data, in a parameter, or in the gradient that reached one, the error says so. If an input could not be read,
+    the error names that input, and does not say that the operator produced the NaN. Operators that got a NaN and
     passed it on are only counted.
 
     In TensorFlow, and in functions that stay compiled (``compiled="graph"``), each result is read in Python when its
@@ -55,7 +57,7 @@ class NaNSentinel(Tool):
     scale: use ``backward=False`` there, or ``action="warn"``.
 
     Arguments:
-        inf: infinities count, too. Masks of -inf in attention then need an `allow_...`.
+        inf: infinities count, too, but for masks: see `masks`.
         backward: gradients, too. A finding has the module and line of the forward operator.
         action: "raise": a `NonfiniteError` out of the model's call or `backward()`, once for each operator, and again
             after the scope is entered again. "warn": a `NonfiniteWarning` for each operator that produced some, once,
@@ -91,6 +93,7 @@ class NaNSentinel(Tool):
         self._leaves = LeafGradients(inf, self._skips, self._trails, self._on_leaf)
         self._steps: Steps | None = None  # imports PyTorch
         self._masks: dict[Place, None] = {}  # operators that wrote masks, or passed them on
+        self._infinities: dict[tuple[Place, str], Link] = {}  # what made some, by operator
         self._reach = Reach()
         self._reads: Any = None  # counts results in C++, and tangents: routines in Python are not shown any
         self.depends_on(MEMORY)
@@ -116,9 +119,17 @@ class NaNSentinel(Tool):
 
     @property
     def masks(self) -> list[Place]:
-        """With `inf`, the operators that wrote masks, or passed them on: their infinities do not count. See the docs for
-        what is a mask."""
+        """With `inf`, the operators that wrote masks, or passed them on: their infinities do not count.
+
+        A mask is an infinity that the program wrote, or was given from outside, and that only operators had which pass
+        masks on. If a row has nothing else, or an operator computes with it as if it were none, it is a finding."""
         return list(self._masks)
+
+    @property
+    def infinities(self) -> list[Link]:
+        """Without `inf`, the operators that made infinities of finite values, each once: they do not count, and NaNs may
+        come of them. Masks are left out."""
+        return list(self._infinities.values())
 
     def reached(self, finding: Finding) -> str:
         """After the end of the scope, under ``action="warn"``: which results of the program its values came to, or that
@@ -138,6 +149,7 @@ class NaNSentinel(Tool):
             self.propagated,
             self.evidence(),
             masks=len(self._masks),
+            infinities=self.infinities,
             ended_well=ended_well,
         )
 
@@ -186,6 +198,7 @@ class NaNSentinel(Tool):
         self._makers.clear()
         self._trails.clear()
         self._masks.clear()
+        self._infinities.clear()
         self._reach.clear()
         if self._reads is not None:
             self._reads.reset()
@@ -347,6 +360,8 @@ class NaNSentinel(Tool):
                 follows=any(map(bool, unread.flags)),
             )
             finding = self._ledger.add(sighting, bool(sighting.given))
+        elif not (step.carriers or step.is_meant):
+            self._infinities.setdefault(run.at.key, step.trail.links[0])
         found = step.trail.found or (run.at.key if sighting is not None else None)
         for parameter in steps.note(run, step.trail._replace(found=found)):
             self._reach.add(found, f"parameter {parameter!r}")

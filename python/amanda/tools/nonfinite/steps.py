@@ -37,7 +37,7 @@ class Carrier(NamedTuple):
 
     @property
     def held(self) -> str:
-        """What it is, if no operator that was seen made its values."""
+        """A name for it, if no operator that was seen made its values."""
         named = f"parameter {self.parameter!r}" if self.parameter else ""
         return "" if self.trail is not None else ", ".join(filter(None, (named, self.memory))) or NOBODY
 
@@ -162,7 +162,7 @@ class Steps:
 
 
 def _unchanged(run: Run) -> Named:
-    """What the operator read and has not written to: in ``x.sub_(x)`` the second operand has the result now."""
+    """The operands that it has not written to: in ``x.sub_(x)`` the second one has the result now."""
     if run.at.sides is None or not run.at.sides.changed:
         return run.read
     written = [one for one in flattened(value for _, value in run.outputs) if isinstance(one, torch.Tensor)]

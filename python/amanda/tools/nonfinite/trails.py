@@ -64,7 +64,7 @@ class Trails:
             return next((one.trail for one in regions if one.start < stop and start < one.stop), None)
 
     def note_edge(self, node: Any, position: int, trail: Trail) -> None:
-        """A gradient that this node gives to the next one. Of several the one that belongs to a finding is kept."""
+        """A gradient that this node gives to the next one. If there are several, one that belongs to a finding is kept."""
         following = getattr(node, "next_functions", ())
         if position >= len(following):
             return
@@ -85,7 +85,7 @@ class Trails:
             return self._edges.get(_key(node, position))
 
     def living(self) -> list[Trail]:
-        """Of memory that is still alive."""
+        """The trails of memory that is still alive."""
         with self._lock:
             alive = [regions for reference, regions in self._of.values() if not reference.expired()]
         return [one.trail for regions in alive for one in regions]
