@@ -1,5 +1,6 @@
 """NaNSentinel: from a NaN back to the operator with which it began, by default."""
 
+import itertools
 import math
 import warnings
 
@@ -311,6 +312,81 @@ def test_scattered_elements_are_listed_up_to_a_bound():
     listed = "[0, 0], [1, 3], [2, 6], [3, 2] and 3 more in [0:7, 0:7]"
     assert found.origin.result == f"-inf at {listed}, 7 of 70 elements"
     assert math.isclose(torch.isinf(values.log()).sum(), 7)
+
+
+DTYPES = [torch.float8_e4m3fn, torch.float8_e5m2, torch.half, torch.bfloat16, torch.complex32, torch.complex64]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("inf", [False, True])
+def test_elements_of_each_dtype_are_told(dtype, inf):
+    values = torch.ones(3, 4, dtype=torch.complex64 if dtype.is_complex else torch.float32)
+    values[1, 2:] = torch.nan
+    (found,) = found_in(lambda: values.to(dtype).clone(), inf=inf)
+    assert found.chain[-1].result == "NaN at [1, 2:], 2 of 12 elements"
+
+
+class Node(torch.nn.Module):
+    """An operator of a random program, on what others gave."""
+
+    def __init__(self, kind, inputs):
+        super().__init__()
+        self.kind, self.inputs = kind, inputs
+
+    def forward(self, values):
+        one, two = (values[i] for i in self.inputs)
+        match self.kind:
+            case "log" | "exp" | "neg" | "sqrt" | "reciprocal":
+                return getattr(torch, self.kind)(one)
+            case "view":
+                return one.view(4, 6)[1:3, ::2].t().reshape(2, 3).repeat(2, 2)
+            case "in place":
+                memory = one.clone()
+                memory.view(-1)[6:12].mul_(two.reshape(-1)[6:12])
+                return memory
+            case _:
+                return getattr(torch, self.kind)(one, two)
+
+
+KINDS_OF_NODES = ["log", "exp", "neg", "sqrt", "reciprocal", "view", "in place", "add", "sub", "mul", "div"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_chain_of_a_random_program_is_a_way_through_it(seed):
+    """Each operator got the value from the one before, and the first one had finite operands."""
+    random = np.random.default_rng(seed)
+    inputs = [torch.from_numpy(random.normal(size=(4, 6)).round(1).astype(np.float32) * 2) for _ in range(2)]
+    nodes = torch.nn.ModuleList(
+        Node(random.choice(KINDS_OF_NODES), random.integers(0, 2 + i, 2).tolist()) for i in range(12)
+    )
+
+    class Program(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.nodes = nodes
+
+        def forward(self, *values):
+            values = list(values)
+            for node in self.nodes:
+                values.append(node(values))
+            return values
+
+    program, kept = Program(), []
+    findings = found_in(lambda: kept.append(program(*inputs)))
+    with np.errstate(all="ignore"):
+        finite = [bool(np.isfinite(value.numpy()).all()) for value in kept[0]]
+    assert bool(findings) == any(np.isnan(value.numpy()).any() for value in kept[0])
+    for found in findings:
+        places = [2 + int(link.module_path.split(".")[1]) for link in found.chain]
+        assert not any(finite[place] for place in places)
+        first = nodes[places[0] - 2]
+        if found.chain[0].name not in ("aten::mul_", "aten::mul"):  # its operands may be a part of a value
+            assert all(finite[i] for i in first.inputs[: 1 if first.kind in UNARY else 2])
+        for before, place in itertools.pairwise(places):
+            assert before == place or before in nodes[place - 2].inputs
+
+
+UNARY = {"log", "exp", "neg", "sqrt", "reciprocal"}
 
 
 def test_training_with_infinities_is_the_same_to_the_bit():

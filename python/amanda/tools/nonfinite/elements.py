@@ -16,7 +16,7 @@ class Kinds(NamedTuple):
     """The kinds of elements that are not finite."""
 
     nan: bool = False
-    positive: bool = False  # infinite; a complex infinity counts as such
+    positive: bool = False  # infinite
     negative: bool = False
 
     def __bool__(self) -> bool:
@@ -31,13 +31,19 @@ def kinds_of(values: torch.Tensor) -> Kinds:
     """The kinds in a tensor that can be read."""
     if not (values.is_floating_point() or values.is_complex()):
         return Kinds()
-    values = values if values.is_complex() or values.element_size() > 1 else values.to(torch.float32)  # float8
+    values = _real(values)
     if bool(torch.isfinite(values).all()):
         return Kinds()
-    nan = bool(torch.isnan(values).any())
+    found = torch.isnan(values), values == torch.inf, values == -torch.inf
+    return Kinds(*(bool(one.any()) for one in found))
+
+
+def _real(values: torch.Tensor) -> torch.Tensor:
+    """Values that all kernels here know: of complex ones both parts."""
+    values = values.detach()
     if values.is_complex():
-        return Kinds(nan, bool(torch.isinf(values).any()))
-    return Kinds(nan, bool((values == torch.inf).any()), bool((values == -torch.inf).any()))
+        return torch.view_as_real(values.resolve_conj())
+    return values if values.element_size() > 1 else values.to(torch.float32)  # float8
 
 
 def together(kinds: Iterable[Kinds]) -> Kinds:
@@ -47,10 +53,11 @@ def together(kinds: Iterable[Kinds]) -> Kinds:
 
 def described(values: torch.Tensor, kinds: Kinds) -> str:
     """ "-inf at [3, :2], 2 of 40 elements". If there are NaNs and infinities, it is about the NaNs."""
-    values = values.detach()
     if values.numel() == 1:
         return str(kinds)
-    bad = torch.isnan(values) if kinds.nan else ~torch.isfinite(values)
+    real = _real(values)
+    bad = torch.isnan(real) if kinds.nan else ~torch.isfinite(real)
+    bad = bad.any(-1) if values.is_complex() else bad
     count, elements = int(bad.sum()), values.numel()
     others = kinds._replace(nan=False) if kinds.nan else Kinds()
     also = f", and {others}" if others else ""

@@ -76,7 +76,7 @@ def wholly_masked(name: str, inputs: Named, bad: torch.Tensor) -> str:
 def _masked_rows(mask: Any, dim: Any, bad: torch.Tensor, of: str = "") -> str:
     """`bad`: it has an element for each of the mask, or for each row."""
     dims = (dim,) if isinstance(dim, int) else tuple(dim or ())
-    if not isinstance(mask, torch.Tensor) or not dims or not mask.dim():
+    if not isinstance(mask, torch.Tensor) or not mask.dim() or not dims or not all(type(one) is int for one in dims):
         return ""
     hidden = ~mask if mask.dtype is torch.bool else mask == -torch.inf
     whole = hidden.all(dims, keepdim=True)
