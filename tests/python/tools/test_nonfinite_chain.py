@@ -336,8 +336,8 @@ class Node(torch.nn.Module):
     def forward(self, values):
         one, two = (values[i] for i in self.inputs)
         match self.kind:
-            case "log" | "exp" | "neg" | "sqrt" | "reciprocal":
-                return getattr(torch, self.kind)(one)
+            case "log" | "exp" | "neg" | "reciprocal":
+                return getattr(torch, self.kind)(one.abs())
             case "view":
                 return one.view(4, 6)[1:3, ::2].t().reshape(2, 3).repeat(2, 2)
             case "in place":
@@ -348,16 +348,16 @@ class Node(torch.nn.Module):
                 return getattr(torch, self.kind)(one, two)
 
 
-KINDS_OF_NODES = ["log", "exp", "neg", "sqrt", "reciprocal", "view", "in place", "add", "sub", "mul", "div"]
+KINDS_OF_NODES = ["log", "exp", "neg", "reciprocal", "view", "in place", "add", "sub", "mul"]
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_chain_of_a_random_program_is_a_way_through_it(seed):
     """Each operator got the value from the one before, and the first one had finite operands."""
     random = np.random.default_rng(seed)
-    inputs = [torch.from_numpy(random.normal(size=(4, 6)).round(1).astype(np.float32) * 2) for _ in range(2)]
+    inputs = [torch.from_numpy(random.integers(-2, 3, size=(4, 6)).astype(np.float32) * 30) for _ in range(2)]
     nodes = torch.nn.ModuleList(
-        Node(random.choice(KINDS_OF_NODES), random.integers(0, 2 + i, 2).tolist()) for i in range(12)
+        Node(random.choice(KINDS_OF_NODES), random.integers(0, 2 + i, 2).tolist()) for i in range(16)
     )
 
     class Program(torch.nn.Module):
@@ -386,7 +386,7 @@ def test_a_chain_of_a_random_program_is_a_way_through_it(seed):
             assert before == place or before in nodes[place - 2].inputs
 
 
-UNARY = {"log", "exp", "neg", "sqrt", "reciprocal"}
+UNARY = {"log", "exp", "neg", "reciprocal"}
 
 
 def test_training_with_infinities_is_the_same_to_the_bit():
