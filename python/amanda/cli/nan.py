@@ -20,9 +20,9 @@ class FindNan(Command):
     name = "nan"
     help = "which operator of a program produced the first NaN"
     description = (
-        "Runs a program until an operator produces a NaN, forward or backward, and prints which, where, and "
-        "its operands. Its exit status is 0 if there was none, 1 if there was a NaN, 3 if the program fails by itself, and "
-        "with --strict 4 if something ran that was not looked at."
+        "Runs a program until an operator produces a NaN, forward or backward, and prints which, where, its operands, "
+        "and the operators from which it came. Its exit status is 0 if there was none, 1 if there was a NaN, 3 if the "
+        "program fails by itself, and with --strict 4 if something ran that was not looked at."
     )
     example = "amanda nan --inf --allow-op softmax train.py"
 

@@ -202,6 +202,17 @@ def test_each_position_of_each_dtype_is_read(dtype, size):
                     assert was_read == bool(expected), (value, at, strided, inf)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_finite_elements_whose_sum_is_not_are_finite(dtype):
+    large = torch.full((5000,), torch.finfo(dtype).max, dtype=dtype)
+    both = torch.zeros(5000, dtype=dtype)
+    both[640], both[704] = torch.inf, -torch.inf
+    with amanda.apply(NaNSentinel(inf=True)):
+        large.clone()
+    with pytest.raises(NonfiniteError, match="first infinity was in"), amanda.apply(NaNSentinel(inf=True)):
+        both.clone()
+
+
 # (base's shape, the view of it): neighbours in runs, none next to another, transposed, with a hole, one element
 VIEWS = [
     ((5, 40), lambda v: v[:, :33]),
