@@ -156,6 +156,14 @@ def test_each_link_has_the_operand_the_line_and_the_elements():
     assert third.startswith("    aten::mul (")
 
 
+def test_elements_that_stay_the_same_are_not_told_again():
+    (found,) = found_in(lambda: (torch.zeros(3).log() + 1) * 0)
+    first, second, third = str(found).splitlines()[-3:]
+    assert first.endswith("forward: -inf at all 3 elements; input self is zero")
+    assert second.endswith("forward, given input self: the same")
+    assert third.endswith("forward, given input self: NaN at all 3 elements")
+
+
 def test_modules_are_named_on_the_way():
     class Log(torch.nn.Module):
         def forward(self, x):

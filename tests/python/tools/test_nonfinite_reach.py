@@ -10,7 +10,7 @@ from amanda.tools.nonfinite import NaNSentinel
 X = torch.tensor([0.0, 1.0])
 NOTHING = "no gradient of a parameter, no parameter, and no number that the program read"
 GONE = f"it reached nothing: {NOTHING}, as far as operators show; no memory that had it was in use at the end"
-IN_USE = f"it reached {NOTHING}; memory that had it was in use at the end of the scope"
+IN_USE = f"it reached {NOTHING}; memory that had it was in use at the end of the scope, a result maybe"
 
 
 def run(program, sentinel=None):

@@ -284,6 +284,15 @@ CAUSES = [
     (torch.nn.functional.linear, (OVERFLOWS[:1], OVERFLOWS[None, :1]), FINITE),
     (torch.div, (torch.tensor([6e4]).half(), torch.tensor([1e-4]).half()), FINITE),
     (torch.full, ((2,), torch.nan), ""),
+    (torch.mean, (X[:0],), "input self has no elements"),
+    (torch.std, (X[:1],), "input self has one element for each of the result"),
+    (torch.var, (X[None] - 0, 0), "input self has one element for each of the result"),
+    (torch.nn.functional.mse_loss, (X[:0], X[:0]), "input self has no elements"),
+    (
+        torch.nn.functional.cross_entropy,
+        (torch.zeros(2, 3), torch.full((2,), -100)),
+        "input target is -100, which is ignored, at all 2 elements",
+    ),
     (torch.exp, (torch.tensor([1e4], dtype=torch.float64),), ""),
 ]
 

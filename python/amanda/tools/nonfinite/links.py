@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import NamedTuple
 
 from amanda.toolkit.frames import line_of_code
@@ -33,9 +34,14 @@ class Link:
         return f"{operator}{module} ({line_of_code(self.source)}), {'backward' if self.backward_op else 'forward'}"
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, before: str = "") -> str:
+        """`before`: the result of the link before it."""
         took = f", given {self.carrier}" if self.carrier else ""
         held = f" ({self.held})" if self.held else ""
-        return f"{self.place}{took}{held}: {'; '.join(filter(None, (self.result, self.cause)))}"
+        result = "the same" if self.result == before else self.result
+        return f"{self.place}{took}{held}: {'; '.join(filter(None, (result, self.cause)))}"
 
 
 class Trail(NamedTuple):
@@ -56,7 +62,7 @@ class Trail(NamedTuple):
 
 def text_of(links: tuple[Link, ...], left_out: int) -> list[str]:
     """A line for each."""
-    lines = [str(link) for link in links]
+    lines = [str(links[0]), *(link.text(before.result) for before, link in itertools.pairwise(links))]
     if left_out:
         lines.insert(MOST_LINKS // 2, f"... {left_out} more")
     return lines

@@ -40,7 +40,7 @@ class Reach:
             return f"it reached {', '.join(results[:FEW])}{more}"
         nothing = "no gradient of a parameter, no parameter, and no number that the program read"
         if is_in_use:
-            return f"it reached {nothing}; memory that had it was in use at the end of the scope"
+            return f"it reached {nothing}; memory that had it was in use at the end of the scope, a result maybe"
         return f"it reached nothing: {nothing}, as far as operators show; no memory that had it was in use at the end"
 
     def clear(self) -> None:
