@@ -4,6 +4,8 @@
 #include <c10/util/Half.h>
 #include <c10/util/complex.h>
 
+#include <array>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -15,6 +17,9 @@
 
 namespace amanda::tools::pytorch {
 namespace {
+
+constexpr uint32_t kFloatInfinity = 0x7f800000;
+constexpr uint64_t kDoubleInfinity = 0x7ff0000000000000;
 
 // As in elements.cpp, the loops are such that a compiler vectorizes them.
 //
@@ -42,6 +47,23 @@ template <class Bits>
   return found != 0 || last != last;
 }
 
+// A sum is finite only if all its elements are: one addition for each. Sums of large elements may overflow, so it is
+// not the last word.
+[[gnu::always_inline]] inline bool all_sums_finite(const float* elements, int64_t count) {
+  constexpr int64_t kSums = 64;
+  std::array<uint32_t, kSums> bits;
+  float sums[kSums] = {};
+  int64_t i = 0;
+  for (; i + kSums <= count; i += kSums) {
+    for (int64_t j = 0; j < kSums; ++j) sums[j] += elements[i + j];
+  }
+  for (int64_t j = 0; i < count; ++i, ++j) sums[j] += elements[i];
+  std::memcpy(bits.data(), sums, sizeof sums);
+  return !above(bits.data(), kSums, kFloatInfinity - 1);
+}
+
+constexpr int64_t kFew = 512;  // elements, for which sums take longer
+
 /// `T`: `parts` numbers of the same kind; `infinity`: the bits of one.
 template <class T, class Bits>
 bool any_above(const at::Tensor& tensor, Bits infinity, bool inf) {
@@ -54,26 +76,33 @@ bool any_above(const at::Tensor& tensor, Bits infinity, bool inf) {
 
 /// `T`: one or two floats.
 template <class T>
+bool any_nonfinite(const at::Tensor& tensor) {
+  return any_run<T>(tensor, [](const T* elements, int64_t count) {
+    const int64_t floats = count * int64_t(sizeof(T) / sizeof(float));
+    if (floats >= kFew && wide<all_sums_finite>(reinterpret_cast<const float*>(elements), floats)) return false;
+    return wide<above<uint32_t>>(reinterpret_cast<const uint32_t*>(elements), floats, kFloatInfinity - 1);
+  });
+}
+
+/// `T`: one or two floats.
+template <class T>
 bool any_nan(const at::Tensor& tensor) {
   return any_run<T>(tensor, [](const T* elements, int64_t count) {
     return wide<unordered>(reinterpret_cast<const float*>(elements), count * int64_t(sizeof(T) / sizeof(float)));
   });
 }
 
-constexpr uint32_t kFloatInfinity = 0x7f800000;
-constexpr uint64_t kDoubleInfinity = 0x7ff0000000000000;
-
 }  // namespace
 
 std::optional<bool> has_nonfinite(const at::Tensor& tensor, bool inf) {
   switch (tensor.scalar_type()) {
-    case at::kFloat: return !inf ? any_nan<float>(tensor) : any_above<uint32_t>(tensor, kFloatInfinity, inf);
+    case at::kFloat: return !inf ? any_nan<float>(tensor) : any_nonfinite<float>(tensor);
     case at::kDouble: return any_above<uint64_t>(tensor, kDoubleInfinity, inf);
     case at::kHalf: return any_above<uint16_t>(tensor, uint16_t(0x7c00), inf);
     case at::kBFloat16: return any_above<uint16_t>(tensor, uint16_t(0x7f80), inf);
     case at::kComplexHalf: return any_above<uint32_t>(tensor, uint16_t(0x7c00), inf);
     case at::kComplexFloat:
-      return !inf ? any_nan<c10::complex<float>>(tensor) : any_above<uint64_t>(tensor, kFloatInfinity, inf);
+      return !inf ? any_nan<c10::complex<float>>(tensor) : any_nonfinite<c10::complex<float>>(tensor);
     case at::kComplexDouble: return any_above<c10::complex<double>>(tensor, kDoubleInfinity, inf);
     default: break;
   }

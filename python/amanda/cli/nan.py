@@ -20,9 +20,9 @@ class FindNan(Command):
     name = "nan"
     help = "which operator of a program produced the first NaN"
     description = (
-        "Runs a program until an operator produces a NaN, forward or backward, and prints which, where, and "
-        "its operands. Its exit status is 0 if there was none, 1 if there was a NaN, 3 if the program fails by itself, and "
-        "with --strict 4 if something ran that was not looked at."
+        "Runs a program until an operator produces a NaN, forward or backward, and prints which, where, its operands, "
+        "and the operators from which it came. Its exit status is 0 if there was none, 1 if there was a NaN, 3 if the "
+        "program fails by itself, and with --strict 4 if something ran that was not looked at."
     )
     example = "amanda nan --inf --allow-op softmax train.py"
 
@@ -67,4 +67,5 @@ def _texts(sentinel: NaNSentinel, findings: Sequence[Finding]) -> Iterator[str]:
     heads = collections.Counter(str(finding).partition("\n")[0] for finding in findings)
     for place, finding in enumerate(findings):
         number = f", of the operator with id {finding.op_id:#x}" if heads[str(finding).partition("\n")[0]] > 1 else ""
-        yield f"{finding.text(first=not place)}\n  in {counted(sentinel.runs(finding), 'run')}{number}"
+        runs, reached = counted(sentinel.runs(finding), "run"), sentinel.reached(finding)
+        yield "\n  ".join(filter(None, (finding.text(first=not place), reached, f"in {runs}{number}")))

@@ -11,6 +11,7 @@ import torch
 
 from amanda.toolkit.arrays import arrays_of, of_torch
 
+from . import masks
 from .finding import flattened
 from .rules import RULES, Rule, text_of_cause
 
@@ -20,6 +21,7 @@ _WIDER = {
     **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64),
     torch.complex64: torch.complex128,
 }
+_SPREADS = {"std", "var", "std_mean", "var_mean"}
 Elements = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -43,6 +45,8 @@ def _causes(
     name: str, result: torch.Tensor, inputs: Named, inf: bool, again: Callable[[Sequence[Any]], Any] | None
 ) -> Iterator[str]:
     bad = _bad(result, inf)
+    yield masks.wholly_masked(name, inputs, bad)
+    yield _of_nothing(name, dict(inputs))
     yield from (_by(rule, dict(inputs).get(rule.operand), bad) for rule in RULES.get(name, ()))
     if name == "pow":
         yield _of_power(dict(inputs), bad)
@@ -51,6 +55,23 @@ def _causes(
         return
     yield _by_infinities(bad, inputs, again)
     yield _by_overflow(result, bad, inputs, again)
+
+
+def _of_nothing(name: str, inputs: dict[str, Any]) -> str:
+    """A mean of no elements, or a spread of one."""
+    values, dim = inputs.get("input self"), inputs.get("input dim")
+    target, ignored = inputs.get("input target"), inputs.get("input ignore_index")
+    if isinstance(target, torch.Tensor) and isinstance(ignored, int) and bool((target == ignored).all()):
+        return f"input target is {ignored}, which is ignored, at all {target.numel()} elements"
+    if not isinstance(values, torch.Tensor) or (name not in _SPREADS and name != "mean" and "loss" not in name):
+        return ""
+    dims = [dim] if isinstance(dim, int) else dim or range(values.dim())
+    if not all(type(one) is int for one in dims):  # names of dimensions
+        return ""
+    count = math.prod(values.shape[one] for one in dims)
+    if count > 1 or (count and name not in _SPREADS):
+        return ""
+    return "input self has one element for each of the result" if count else "input self has no elements"
 
 
 def _by(rule: Rule, operand: Any, bad: torch.Tensor) -> str:

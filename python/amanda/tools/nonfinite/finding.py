@@ -10,6 +10,8 @@ from typing import Any, Literal
 from amanda.toolkit import notebooks
 from amanda.toolkit.frames import line_of_code
 
+from .links import Link, text_of
+
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
@@ -62,6 +64,15 @@ class Finding:
     memory: str = ""  # by "given": "memory that aten::empty allocated (model.py:3), and ...", if no operator filled it
     unread: str = ""  # by "unread": "input self (a sparse tensor, made by aten::sqrt (model.py:12), forward)"
     gradient: str = ""  # by "given", of AccumulateGrad: "the gradient that reached parameter '0.weight'"
+    mask: str = ""  # by "given": "the -inf that aten::masked_fill (model.py:3) wrote", if it was meant as a mask
+    chain: tuple[Link, ...] = ()  # from the first value that was not finite to this operator, which is the last
+    left_out: int = 0  # links in the middle of a long chain
+
+    @property
+    def origin(self) -> Link | None:
+        """The operator that made the first value that was not finite, an infinity maybe; or the first that was given one.
+        None where values are not followed: on devices other than the CPU, in TensorFlow and in compiled functions."""
+        return self.chain[0] if self.chain else None
 
     @property
     def line(self) -> str:
@@ -86,15 +97,21 @@ class Finding:
             head = f"the first {what}, which no operator seen here produced, was in {self.gradient}{where}; {others}"
         else:
             parameter = f"parameter {self.parameter!r}" if self.parameter else ""
-            held = ", ".join(filter(None, (parameter, self.memory))) or "an input that no operator seen here produced"
+            held = (
+                ", ".join(filter(None, (parameter, self.memory, self.mask)))
+                or "an input that no operator seen here produced"
+            )
             head = f"the first {what} was in {held}; {operator} passed it on{where}"
         if not first:
             head = head.replace("the first", "an" if what == "infinity" else "a", 1)
-        lines = [head, *([f"  {self.line}"] if self.line else [])]
+        lines = [head + (f"; {self.beginning}" if self.beginning else ""), *([f"  {self.line}"] if self.line else [])]
         lines += [f"  {operand}" for operand in (*self.outputs, *self.inputs)]
         lines += [f"  an infinity before it: {self.infinity}"] if self.infinity else []
         lines += [f"  cause: {self.cause}"] if self.cause else []
-        return "\n".join([*lines, *([f"  {self._hint}"] if self._hint else [])])
+        lines += [f"  {self._hint}"] if self._hint else []
+        if len(self.chain) > 1:
+            lines += ["  from the first to this one:", *(f"    {line}" for line in text_of(self.chain, self.left_out))]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """For notebooks: the sentences, the line of code, and a table of the operands."""
@@ -107,10 +124,22 @@ class Finding:
         )
 
     @property
+    def beginning(self) -> str:
+        """Where it began, in words, if that was before this operator."""
+        if len(self.chain) < 2:
+            return ""
+        first = self.chain[0]
+        if first.is_mask and self.kind == "produced":
+            return f"{self.cause or 'it was given a mask'}, by {first.held or first.place}"
+        if first.held:
+            return f"it began in {first.held}, given to {first.place}"
+        return f"it began in {first.place}{f': {first.cause}' if first.cause else ''}"
+
+    @property
     def _hint(self) -> str:
         """A hint where to look on. With `inf`, no input of an operator that produced some is infinite."""
         infinite = [one.name for one in self.inputs if one.infs and one.dtype != "float"]
-        if self.kind != "produced" or self.infinity or not infinite:
+        if self.kind != "produced" or self.infinity or self.chain or not infinite:
             return ""
         return (
             f"{infinite[0]} was infinite already: --inf, or NaNSentinel(inf=True), names the operator that made it so"

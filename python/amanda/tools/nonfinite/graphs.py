@@ -18,13 +18,11 @@ from amanda.toolkit.arrays import REASONS, Arrays, arrays_of
 
 from . import rules
 from .finding import Operand, flattened
-from .ledger import At, Sighting
+from .ledger import At, Named, Sighting
 from .unread import Makers, Unread
 
 _UNINITIALIZED = {"Empty"}  # TensorFlow's
 _PIPELINES = ("tensorflow::IteratorGetNext", "tensorflow::OptionalGetValue", "tensorflow::DatasetToSingleElement")
-
-Named = list[tuple[str, Any]]
 
 
 class _Elements(NamedTuple):

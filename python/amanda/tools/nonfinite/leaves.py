@@ -11,6 +11,7 @@ from amanda.toolkit.skips import Skips
 
 from .finding import Operand
 from .ledger import At, Sighting
+from .trails import Trails
 
 INCOMING, ACCUMULATED = "the gradient that reached {}", "the .grad of {} after an accumulation"
 
@@ -19,8 +20,8 @@ class LeafGradients:
     """Schedules and runs the routines. `found(sighting, waits)` gets a gradient that may not be finite. `waits` is true
     if the flag of the gradient can be read at once, and is set."""
 
-    def __init__(self, inf: bool, skips: Skips, found: Callable[[Sighting, bool], None]) -> None:
-        self._inf, self._skips, self._found = inf, skips, found
+    def __init__(self, inf: bool, skips: Skips, trails: Trails, found: Callable[[Sighting, bool], None]) -> None:
+        self._inf, self._skips, self._trails, self._found = inf, skips, trails, found
 
     def analyze(self, context: OpContext, at: At, routine: Callable[[Any], Any], waits: bool) -> None:
         """`routine` makes one that is not called for what C++ can read and is finite."""
@@ -46,6 +47,8 @@ class LeafGradients:
 
     def _look(self, gradient: Any, at: At, waits: bool, what: str) -> None:
         __tracebackhide__ = True
+        from amanda.toolkit.torch import current_node
+
         from . import tensors
 
         if gradient is None:
@@ -56,7 +59,11 @@ class LeafGradients:
             return
         operands: list[Operand | None] = [tensors.described("gradient", gradient, waits)]
         flag = tensors.kept(flag)
-        self._found(Sighting(at, flag, flag, tuple(filter(None, operands)), (), "", gradient=what), waits)
+        sighting = Sighting(at, flag, flag, tuple(filter(None, operands)), (), "", gradient=what)
+        if waits:
+            known = self._trails.of(gradient) or self._trails.of_edge(current_node(), 0)
+            sighting = sighting._replace(trail=known or sighting.trail)
+        self._found(sighting, waits)
 
 
 def _name(at: At) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 from amanda.toolkit import Place, locks
@@ -11,6 +11,9 @@ from amanda.toolkit.frames import line_in_cell
 from amanda.toolkit.schemas import Sides
 
 from .finding import Finding, Operand
+from .links import Trail
+
+Named = list[tuple[str, Any]]
 
 MOST_PENDING = 4096  # flags on devices that are kept before they are read
 
@@ -24,6 +27,11 @@ class At(NamedTuple):
     allowed: bool
     op: Any = None  # computes it again; None in backward
 
+    @property
+    def key(self) -> tuple[Place, str]:
+        """The same for all runs."""
+        return self.place, self.backward_op
+
     def __str__(self) -> str:
         name, backward = self.place.name, self.backward_op
         return (
@@ -31,6 +39,20 @@ class At(NamedTuple):
             if backward
             else f"{name} ({line_in_cell(self.place.source)}), forward"
         )
+
+
+class Run(NamedTuple):
+    """The operands of one run of an operator, while they are there."""
+
+    at: At
+    outputs: Named
+    inputs: Named  # with what the forward operator saved
+    constants: Container[str]  # the inputs that the program wrote as numbers
+    packed: Sequence[str]  # see Sighting
+
+    @property
+    def read(self) -> Named:
+        return [(name, value) for name, value in self.inputs if name not in self.constants]
 
 
 class Sighting(NamedTuple):
@@ -49,6 +71,15 @@ class Sighting(NamedTuple):
     follows: Any = False  # a flag, too; true if what could not be read was made from a value that is not finite
     packed: Sequence[str] = ()  # what hooks of the program keep; all of it was read when operators made it, or took it
     gradient: str = ""  # see Finding
+    trail: Trail = Trail()
+    mask: str = ""  # see Finding
+
+    @property
+    def is_apart(self) -> bool:
+        """True if it is known to come from none of the findings: from a mask, or from infinities that were none, which
+        autograd has added up maybe."""
+        links = self.trail.links
+        return bool(self.mask or (links and not links[0].held and self.trail.found is None))
 
 
 class Ledger:
@@ -70,6 +101,11 @@ class Ledger:
     def runs(self, finding: Finding) -> int:
         with self._lock:
             return next((self._runs[key] for key, found in self._findings.items() if found == finding), 0)
+
+    @staticmethod
+    def key_of(finding: Finding) -> tuple[Place, str]:
+        """The key of its operator; see `At`."""
+        return Place(finding.op_id, finding.name, finding.module_path, finding.source), finding.backward_op
 
     @property
     def propagated(self) -> int:
@@ -115,12 +151,12 @@ class Ledger:
 
     def add(self, one: Sighting, given: bool) -> Finding | None:
         """Counts it. The finding, if it is new. `given`: an input was not finite."""
-        key = one.at.place, one.at.backward_op
+        key = one.at.key
         with self._lock:
             seen, self._seen = self._seen, True
             if one.at.allowed:
                 return None
-            if seen and (given or (one.unread and one.follows)):
+            if seen and ((given and not one.is_apart) or (one.unread and one.follows)):
                 self._propagated += not one.gradient
                 return None
             self._runs[key] += 1
@@ -140,6 +176,9 @@ class Ledger:
                 infinity="" if given else one.infinity,
                 unread="" if given else unread,
                 gradient=one.gradient,
+                chain=one.trail.links,
+                left_out=one.trail.left_out,
+                mask=one.mask,
                 **one.at.place._asdict(),
             )
             self._findings.setdefault(key, finding)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Container, Iterable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from amanda import OpContext, Tool
 from amanda.toolkit import MEMORY, NativeRoutine, Place, Skips, Unseen, natively, notebooks, warn_here
 from amanda.toolkit.arguments import check_choice
+from amanda.toolkit.frames import line_of_code
 from amanda.toolkit.schemas import MOVES_GRADIENTS, Sides
 
 from .allowed import Allowed
@@ -16,8 +17,14 @@ from .answer import answer_of
 from .finding import Finding, NonfiniteError, NonfiniteWarning, Operand, flattened
 from .graphs import GraphOperators
 from .leaves import LeafGradients
-from .ledger import At, Ledger, Sighting
+from .ledger import At, Ledger, Named, Run, Sighting
+from .links import Link
+from .reach import READS, Reach
+from .trails import Trails
 from .unread import Maker, Makers, Unread, unreadable
+
+if TYPE_CHECKING:
+    from .steps import Steps
 
 TANGENT = "tangent"
 MOST_SHOWN = 5  # findings, in notebooks
@@ -25,14 +32,15 @@ UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"  # GradScaler's own sear
 
 
 class NaNSentinel(Tool):
-    """Names the operator that produced the first NaN: its inputs were finite, and its result is not::
+    """Names the operator that produced the first NaN, and the one with which that began, as with an infinity::
 
         with amanda.apply(NaNSentinel()):
             train_one_epoch(model)  # raises NonfiniteError at that operator, forward or backward
 
-    The error has the module, line, shapes, dtypes, the number of NaN elements, and the operand that was extreme. If the
-    NaN was in the data, in a parameter, or in the gradient that reached one, the error says so. If an input could not be
-    read, the error names that input, and does not say that the operator produced the NaN. Operators that got a NaN and
+    The error has the module, line, shapes, dtypes, the number of NaN elements, and the operand that was extreme. It
+    lists the operators from the first value that was not finite to this one, with the elements that had some. If the NaN
+    was in the data, in a parameter, or in the gradient that reached one, the error says so. If an input could not be read,
+    the error names that input, and does not say that the operator produced the NaN. Operators that got a NaN and
     passed it on are only counted.
 
     In TensorFlow, and in functions that stay compiled (``compiled="graph"``), each result is read in Python when its
@@ -49,7 +57,7 @@ class NaNSentinel(Tool):
     scale: use ``backward=False`` there, or ``action="warn"``.
 
     Arguments:
-        inf: infinities count, too. Masks of -inf in attention then need an `allow_...`.
+        inf: infinities count, too, but for masks: see `masks`.
         backward: gradients, too. A finding has the module and line of the forward operator.
         action: "raise": a `NonfiniteError` out of the model's call or `backward()`, once for each operator, and again
             after the scope is entered again. "warn": a `NonfiniteWarning` for each operator that produced some, once,
@@ -81,7 +89,12 @@ class NaNSentinel(Tool):
         self._skips = Skips("nan", MEMORY)
         self._ledger, self._makers = Ledger(), Makers()
         self._graphs = GraphOperators(inf, self._skips, lambda one, given: self._act(self._ledger.add(one, given)))
-        self._leaves = LeafGradients(inf, self._skips, self._on_leaf)
+        self._trails = Trails()
+        self._leaves = LeafGradients(inf, self._skips, self._trails, self._on_leaf)
+        self._steps: Steps | None = None  # imports PyTorch
+        self._masks: dict[Place, None] = {}  # operators that wrote masks, or passed them on
+        self._infinities: dict[tuple[Place, str], Link] = {}  # what made some, by operator
+        self._reach = Reach()
         self._reads: Any = None  # counts results in C++, and tangents: routines in Python are not shown any
         self.depends_on(MEMORY)
         self.add_inst_for_op(self._analyze)
@@ -104,6 +117,25 @@ class NaNSentinel(Tool):
         """The number of runs of that operator that produced some."""
         return self._ledger.runs(finding)
 
+    @property
+    def masks(self) -> list[Place]:
+        """With `inf`, the operators that wrote masks, or passed them on: their infinities do not count.
+
+        A mask is an infinity that the program wrote, or was given from outside, and that only operators had which pass
+        masks on. If a row has nothing else, or an operator computes with it as if it were none, it is a finding."""
+        return list(self._masks)
+
+    @property
+    def infinities(self) -> list[Link]:
+        """Without `inf`, the operators that made infinities of finite values, each once: they do not count, and NaNs may
+        come of them. Masks are left out."""
+        return list(self._infinities.values())
+
+    def reached(self, finding: Finding) -> str:
+        """After the end of the scope, under ``action="warn"``: which results of the program its values came to, or that
+        they came to none, as a sentence. "" where values are not followed."""
+        return self._reach.text(Ledger.key_of(finding)) if finding.chain else ""
+
     def answer(self, *, ended_well: bool = True) -> str:
         """How many operators produced some; or that none did, and how much was looked at.
 
@@ -111,7 +143,15 @@ class NaNSentinel(Tool):
             ended_well: the program did not fail.
         """
         what = "NaN or infinity" if self.inf else "NaN"
-        return answer_of(what, self.findings(), self.propagated, self.evidence(), ended_well=ended_well)
+        return answer_of(
+            what,
+            self.findings(),
+            self.propagated,
+            self.evidence(),
+            masks=len(self._masks),
+            infinities=self.infinities,
+            ended_well=ended_well,
+        )
 
     def _repr_html_(self) -> str:
         """For notebooks: the answer, and the first findings."""
@@ -156,6 +196,10 @@ class NaNSentinel(Tool):
         self._skips.reset()
         self._graphs.reset()
         self._makers.clear()
+        self._trails.clear()
+        self._masks.clear()
+        self._infinities.clear()
+        self._reach.clear()
         if self._reads is not None:
             self._reads.reset()
 
@@ -165,6 +209,8 @@ class NaNSentinel(Tool):
 
     def on_exit(self, error: BaseException | None) -> None:
         found = self._ledger.drain()
+        self._reach.end(trail.found for trail in self._trails.living())
+        self._trails.clear()  # outside of scopes nobody sees what is written
         if TANGENT in self.skipped:
             self._skips.tell(TANGENT)
         if error is None and found is not None and self.action == "raise":
@@ -177,6 +223,9 @@ class NaNSentinel(Tool):
         if sides.is_view or context.op.__name__ == UNSCALES:
             return
         at = At(Place.of(context), "", sides, self._allowed.has(context), context.op)
+        if context.op.__name__ in READS and _runs_in_torch(context):
+            routine = self._routine(context, self._on_read, counts=False)
+            context.insert_before_op(routine, inputs=[0], at=at)
         if not _runs_in_torch(context):
             self._graphs.analyze(context, at)
             return
@@ -187,7 +236,7 @@ class NaNSentinel(Tool):
             context.insert_after_op(after, inputs=[*sides.read, *sides.unreturned], at=at)
             return
         before = self._routine(context, self._on_changed, counts=False)
-        context.insert_before_op(before, inputs=sides.changed, with_run=True)
+        context.insert_before_op(before, inputs=sides.changed, with_run=True, names=sides.changed)
         context.insert_after_op(after, inputs=[*sides.read, *sides.unreturned], with_run=True, at=at)
 
     def _analyze_backward(self, context: OpContext) -> None:
@@ -214,15 +263,18 @@ class NaNSentinel(Tool):
             return otherwise
         positions = [context.op.input_names.index(name) for name in written]
         reads = self._reads if counts else None
-        return NativeRoutine(native.are_finite(self.inf, positions, reads), otherwise)
+        return NativeRoutine(native.are_finite(True, positions, reads), otherwise)  # infinities are followed, too
 
     # ---- where C++ has declined -------------------------------------------------------------------------------------
 
     # __tracebackhide__: pytest shows the program's line, and `--pdb` stops there, in place of what raises the error.
 
-    def _on_changed(self, *changed: Any, run: Any) -> None:
+    def _on_changed(self, *changed: Any, run: Any, names: Sequence[str]) -> None:
         run["changed"] = self._flags(changed)
-        run["held"] = self._held_by([("", value) for value in changed]) if self._waits else ("", "")
+        if self._waits:
+            run["carriers"] = self._steps_of_torch().carriers(
+                [*zip((f"input {name}" for name in names), changed, strict=True)]
+            )
 
     def _on_result(self, *outputs: Any, at: At, inputs: Sequence[Any] = (), run: Any = None) -> None:
         __tracebackhide__ = True
@@ -230,45 +282,52 @@ class NaNSentinel(Tool):
 
         assert at.sides is not None
         constants = tensors.constants(at.sides.read, inputs)  # first: lists of operands refer to them, too
-        before, held = (run.get("changed", ()), run.get("held", ("", ""))) if run is not None else ((), ("", ""))
+        before: tuple[Any, Any] = (run.get("changed", ()), run.get("carriers", ())) if run is not None else ((), ())
         named = [(f"input {name}", value) for name, value in zip(at.sides.read, inputs, strict=False)]
         results = [(f"output {i}", value) for i, value in enumerate(outputs)]
         results += zip((f"output {name}" for name in at.sides.unreturned), inputs[len(named) :], strict=False)
-        self._look(results, named, at, before, held, constants)
+        self._look(results, named, at, *before, constants)
 
     def _on_gradients(self, *gradients: Any, at: At, grad_outputs: Sequence[Any]) -> None:
         __tracebackhide__ = True
         named = [(f"grad_output {i}", value) for i, value in enumerate(grad_outputs)]
         self._look([(f"grad_input {i}", value) for i, value in enumerate(gradients)], named, at)
 
+    def _on_read(self, value: Any, at: At) -> None:
+        if self._waits:
+            place = f"a number that the program read ({line_of_code(at.place.source)})"
+            self._reach.add(self._steps_of_torch().found_in(value), place)
+
     def _on_leaf(self, sighting: Sighting, waits: bool) -> None:
         __tracebackhide__ = True
+        self._reach.add(sighting.trail.found, sighting.gradient.replace("gradient that reached", "gradient of"))
         self._act(self._ledger.add(sighting, True) if waits else self._ledger.defer(sighting))
 
-    def _flags(self, values: Sequence[Any], *, unwritten: bool = True) -> list[Any]:
+    def _flags(self, values: Sequence[Any], *, unwritten: bool = True, inf: bool | None = None) -> list[Any]:
         """For each tensor that can be read and may have some, a bool on its device. `unwritten`: for memory without
-        values, too."""
+        values, too; `inf`: another answer than the tool's to whether infinities count."""
         from . import tensors
 
         floating = [value for value in flattened(values) if hasattr(value, "dtype") and hasattr(value, "device")]
-        read = tensors.reader(self.inf)
+        read = tensors.reader(self.inf if inf is None else inf)
         found = [self._skips.read(value, read, unwritten=unwritten) for value in floating]
         return [flag for flag in found if flag is not None]
 
     def _look(
         self,
-        outputs: list[tuple[str, Any]],
-        inputs: list[tuple[str, Any]],
+        outputs: Named,
+        inputs: Named,
         at: At,
         before: Sequence[Any] = (),
-        held: tuple[str, str] = ("", ""),
+        carriers: Sequence[Any] = (),
         constants: Container[str] = (),
     ) -> None:
+        """`before`, `carriers`: of what was overwritten, the flags, and the operands that have some."""
         __tracebackhide__ = True
         from . import tensors
 
         waits = self._waits and tensors.is_on_cpu([value for _, value in outputs])
-        found = self._flags([value for _, value in outputs], unwritten=False)
+        found = self._flags([value for _, value in outputs], unwritten=False, inf=self.inf or waits)
         if len(found) < _count(outputs):
             self._note_unread(outputs, inputs, at, before)
         if not found:
@@ -280,27 +339,64 @@ class NaNSentinel(Tool):
         if at.sides is not None and at.sides.may_be_view and tensors.is_view(outputs[0][1], inputs):
             return
         saved, packed = tensors.saved() if at.backward_op else ([], [])
-        inputs = [*inputs, *saved]
-        read = [(name, value) for name, value in inputs if name not in constants]
-        flags = self._flags([value for _, value in read])
-        unread = Unread(read if len(flags) < _count(read) else (), self._makers)
-        flags = [*before, *flags]
-        given = tensors.either(flags) if flags else tensors.none_of(output.device)
-        follows = tensors.either(unread.flags) if unread.flags else False
-        described = _operands(outputs, waits), _operands(inputs, waits)
-        sighting = Sighting(at, output, given, *described, "", packed=packed, unread=str(unread), follows=follows)
-        if not waits:
-            kept = sighting._replace(output=tensors.kept(output), given=tensors.kept(given))
-            self._act(self._ledger.defer(kept))
-            return
-        parameter, memory = held if any(held) or not given else self._held_by(read)
-        cause = functools.partial(_cause, at, outputs, inputs, self.inf, constants)
-        sighting = sighting._replace(parameter=parameter, memory=memory, cause=cause, follows=bool(follows))
-        self._act(self._ledger.add(sighting, bool(given)))
+        run = Run(at, outputs, [*inputs, *saved], constants, packed)
+        if waits:
+            self._act(self._follow(run, carriers))
+        else:
+            self._act(self._ledger.defer(self._deferred(run, output, before)))
 
-    def _note_unread(
-        self, outputs: list[tuple[str, Any]], inputs: list[tuple[str, Any]], at: At, before: Sequence[Any]
-    ) -> None:
+    def _follow(self, run: Run, overwritten: Sequence[Any]) -> Finding | None:
+        """Notes how the values came. The finding, if this is a new one."""
+        steps = self._steps_of_torch()
+        step, sighting, finding = steps.step(run, overwritten), None, None
+        if step.is_meant and self.inf:
+            self._masks[run.at.place] = None
+        elif step.made.nan or self.inf:
+            _, unread = self._given(run)
+            sighting = steps.sighting(run, step)._replace(
+                outputs=_operands(run.outputs, True),
+                inputs=_operands(run.inputs, True),
+                unread=str(unread),
+                follows=any(map(bool, unread.flags)),
+            )
+            finding = self._ledger.add(sighting, bool(sighting.given))
+        elif not (step.carriers or step.is_meant):
+            self._infinities.setdefault(run.at.key, step.trail.links[0])
+        found = step.trail.found or (run.at.key if sighting is not None else None)
+        for parameter in steps.note(run, step.trail._replace(found=found)):
+            self._reach.add(found, f"parameter {parameter!r}")
+        return finding
+
+    def _deferred(self, run: Run, output: Any, before: Sequence[Any]) -> Sighting:
+        """Its flags are still on the device."""
+        from . import tensors
+
+        given, unread = self._given(run)
+        flags = [*before, *given]
+        return Sighting(
+            run.at,
+            tensors.kept(output),
+            tensors.kept(tensors.either(flags) if flags else tensors.none_of(output.device)),
+            _operands(run.outputs, False),
+            _operands(run.inputs, False),
+            "",
+            packed=run.packed,
+            unread=str(unread),
+            follows=tensors.either(unread.flags) if unread.flags else False,
+        )
+
+    def _given(self, run: Run) -> tuple[list[Any], Unread]:
+        """The flags of what the operator was given, and what of that cannot be read."""
+        flags = self._flags([value for _, value in run.read])
+        return flags, Unread(run.read if len(flags) < _count(run.read) else (), self._makers)
+
+    def _steps_of_torch(self) -> Steps:
+        from .steps import Steps
+
+        self._steps = self._steps or Steps(self.inf, self._trails)
+        return self._steps
+
+    def _note_unread(self, outputs: Named, inputs: Named, at: At, before: Sequence[Any]) -> None:
         """Who made those results that cannot be read, and from what."""
         hidden = [value for value, _ in unreadable([value for _, value in outputs])]
         if not hidden:
@@ -311,20 +407,6 @@ class NaNSentinel(Tool):
         maker = Maker(at, tensors.kept(tensors.either(flags)) if flags else False)
         for value in hidden:
             self._makers.note(value, maker)
-
-    def _held_by(self, inputs: list[tuple[str, Any]]) -> tuple[str, str]:
-        """The parameter that has some, and the memory without values that has; "" if none is known."""
-        from amanda.toolkit.torch import parameter_name
-
-        for _, value in inputs:
-            for one in flattened([value]):
-                if hasattr(one, "dtype") and any(bool(flag) for flag in self._flags([one])):
-                    base = getattr(one, "_base", None)
-                    name = parameter_name(one) or (parameter_name(base) if base is not None else "")
-                    memory = str(MEMORY.find(one) or "")
-                    if name or memory:
-                        return name, memory
-        return "", ""
 
     def _act(self, finding: Finding | None) -> None:
         __tracebackhide__ = True
@@ -343,21 +425,6 @@ def _runs_in_torch(context: OpContext) -> bool:
 def _count(named: Iterable[tuple[str, Any]]) -> int:
     """How many tensors there are, that may have flags."""
     return sum(hasattr(value, "dtype") and hasattr(value, "device") for value in flattened(value for _, value in named))
-
-
-def _cause(
-    at: At, outputs: list[tuple[str, Any]], inputs: list[tuple[str, Any]], inf: bool, constants: Container[str]
-) -> str:
-    from . import causes, tensors
-
-    for name, value in inputs:
-        if name in constants and bool(tensors.nonfinite(value, inf)):
-            return f"the program wrote {value.item()} for {name}"
-
-    repeatable = at.op is not None and at.sides is not None and not at.sides.written and at.op.name.startswith("aten::")
-    again = (lambda values: at.op(*values)) if repeatable else None
-    name = at.backward_op or at.place.name.partition("::")[2].partition(".")[0]
-    return causes.cause_of(name, outputs, inputs, inf, again)
 
 
 def _operands(named: Iterable[tuple[str, Any]], elements: bool) -> tuple[Operand, ...]:
