@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Sequence
 
 from amanda import _core
-from amanda.cli import diff, doctor, flops, guide, inplace, ls, memory, nan, profile, report, run, trace, watch
+from amanda.cli import check, diff, doctor, flops, guide, inplace, ls, memory, nan, profile, report, run, trace, watch
 from amanda.cli.command import Command, Parser
 from amanda.cli.program import NotStarted
 
@@ -21,6 +21,7 @@ COMMANDS: tuple[Command, ...] = (
     memory.Memory(),
     nan.FindNan(),
     inplace.FindWrites(),
+    check.CheckProgram(),
     diff.Diff(),
     trace.TraceExpressions(),
     watch.Watch(),

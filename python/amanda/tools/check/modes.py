@@ -1,0 +1,98 @@
+"""Modes: whether an operator runs in training or in evaluation."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from amanda.toolkit import Place
+from amanda.toolkit.evidence import counted
+from amanda.toolkit.frames import outwards
+
+from .rule import Step
+
+_MEANT = {"update_bn", "update_bn_stats"}
+"""Functions that run a model in training mode without gradients on purpose: of torch.optim.swa_utils, of fvcore."""
+
+
+def records() -> bool:
+    """True if autograd records. To be called in a routine that is `differentiable`, which runs in the program's mode."""
+    import torch
+
+    return torch.is_grad_enabled()
+
+
+def running() -> list[Any]:
+    """The modules that run, innermost first."""
+    from amanda.toolkit.torch import running_modules
+
+    return running_modules()
+
+
+def _is_meant() -> bool:
+    """A checkpointed region runs, which is recorded when it is recomputed, or a function that needs training mode."""
+    from amanda.toolkit.torch import checkpointed_regions
+
+    return bool(checkpointed_regions()) or any(f.f_code.co_name in _MEANT for f in outwards(sys._getframe(1)))
+
+
+class Stepped:
+    """The parameters that optimizers have stepped."""
+
+    def __init__(self) -> None:
+        self._ids: set[int] = set()
+        self.steps = 0
+
+    def add(self, step: Step) -> None:
+        self.steps += 1
+        if not step.number:
+            self._ids.update(map(id, step.parameters))
+
+    def trains(self, module: Any) -> bool:
+        """True if one of its parameters was stepped."""
+        return any(id(one) in self._ids for one in module.parameters())
+
+
+class TrainingRuns:
+    """Runs in training mode that autograd does not record: evaluation for which `eval()` was forgotten.
+
+    Whether it is a mistake is known at the end. In a program that trains, only models that it trains count, from their
+    first step on: teachers and momentum encoders may keep training mode. In one that trains nothing, all count.
+    """
+
+    def __init__(self) -> None:
+        self._models: dict[int, _Runs] = {}  # by the outermost module's id
+        self.stepped = Stepped()
+
+    def add(self, place: Place) -> None:
+        """An operator runs in training mode, and is not recorded."""
+        modules = running()
+        if not modules or not modules[0].training or not modules[-1].training or _is_meant():
+            return
+        model = self._models.get(id(modules[-1]))
+        if model is None or model.outermost() is not modules[-1]:
+            model = self._models[id(modules[-1])] = _Runs(weakref.ref(modules[-1]), type(modules[-1]).__name__)
+        counts = model.after if self.stepped.steps else model.before
+        counts[place] = counts.get(place, 0) + 1
+
+    def mistakes(self) -> Iterator[tuple[Place, str, int]]:
+        """For each model: its first such operator, a text, and how often that ran."""
+        for model in self._models.values():
+            outermost = model.outermost()
+            is_trained = outermost is not None and self.stepped.trains(outermost)
+            counts = model.after if self.stepped.steps else model.before
+            if counts and (is_trained or not self.stepped.steps):
+                place, count = next(iter(counts.items()))
+                others = f", here and at {counted(len(counts) - 1, 'other operator')}" if len(counts) > 1 else ""
+                yield place, f"{model.name} is in training mode{others}", count
+
+
+@dataclasses.dataclass
+class _Runs:
+    outermost: weakref.ref[Any]
+    name: str  # of its class
+    before: dict[Place, int] = dataclasses.field(default_factory=dict)  # the first step: runs
+    after: dict[Place, int] = dataclasses.field(default_factory=dict)
