@@ -124,9 +124,9 @@ class Check(TellsSkips, Tool):
         self._open -= 1
         if self._steps is not None and not self._open:
             self._steps.close()
-        if error is None:
-            for rule in self._rules:
-                rule.at_end()
+        ended_well = error is None or (isinstance(error, SystemExit) and not error.code)
+        for rule in self._rules:
+            rule.at_end(ended_well)
 
     def _follow_optimizers(self) -> None:
         if self._steps is None:

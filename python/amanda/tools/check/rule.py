@@ -60,8 +60,8 @@ class Rule:
     def after_step(self, step: Step) -> None:
         """Called after it."""
 
-    def at_end(self) -> None:
-        """Called when the scope is left without an exception, before findings are read."""
+    def at_end(self, ended_well: bool) -> None:
+        """Called when the scope is left. `ended_well`: not by an exception."""
 
     def found(self, place: Place, evidence: str, *, count: int = 1, key: str = "") -> None:
         """Reports a place. Reports with the same place and key are one finding, whose counts add up."""

@@ -49,7 +49,7 @@ class AutocastLost(Rule):
         self._half += dtype in _HALF
         self._full += dtype == "torch.float32"
 
-    def at_end(self) -> None:
+    def at_end(self, ended_well: bool) -> None:
         if self._scaled is not None and self._full and not self._half:
             self.found(
                 self._scaled,

@@ -48,7 +48,7 @@ class BatchNormInEvaluation(Rule):
     def before_step(self, step: Step) -> None:
         self._runs.stepped.add(step)
 
-    def at_end(self) -> None:
+    def at_end(self, ended_well: bool) -> None:
         for place, evidence, count in self._runs.mistakes():
             self.found(place, evidence, count=count)
         self._runs = TrainingRuns()

@@ -50,7 +50,7 @@ class DeadUnits(Rule):
         else:
             known[1:] = [known[1] + 1, known[2] | alive]
 
-    def at_end(self) -> None:
+    def at_end(self, ended_well: bool) -> None:
         for place, (_, looked, alive) in self._alive.items():
             if looked >= SAMPLED and 2 * int(alive.sum()) <= alive.numel():
                 dead = alive.numel() - int(alive.sum())

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 from amanda import OpContext
 
+from ..faulty_steps import FaultySteps
 from ..rule import Rule, Step
 
 
 class GradientCleared(Rule):
     """A backward pass has run, and the gradients of all parameters of the optimizer are gone, or were set to zero, when it
-    steps: `zero_grad()` is between `backward()` and `step()`, or the loss does not depend on them. Seen in two steps in a
-    row.
+    steps: `zero_grad()` is between `backward()` and `step()`, or the loss does not depend on them. It tells at the end, of
+    an optimizer with two such steps or more, and with at most one that was right.
     """
 
     name = "gradient-cleared"
@@ -38,7 +38,7 @@ class GradientCleared(Rule):
 
     def begin(self) -> None:
         self._zeroed: dict[int | None, int] = {}  # by storage: the version after it
-        self._in_a_row: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._steps = FaultySteps()
 
     def look(self, context: OpContext) -> None:
         context.insert_before_op(self._on_zero, inputs=[0])
@@ -51,18 +51,21 @@ class GradientCleared(Rule):
 
     def before_step(self, step: Step) -> None:
         zeroed, self._zeroed = self._zeroed, {}
-        if step.has_closure:
-            return
-        parameters = step.parameters
-        is_trained = any(one.requires_grad for one in parameters)
-        if not is_trained or not step.backward_passes or not all(_is_gone(one.grad, zeroed) for one in parameters):
-            self._in_a_row[step.optimizer] = 0
-            return
-        count = self._in_a_row[step.optimizer] = self._in_a_row.get(step.optimizer, 0) + 1
-        if count > 1:
-            left = "was set to zero" if any(one.grad is not None for one in parameters) else "is None"
-            evidence = f"a backward pass has run, and the gradient of each of its {len(parameters)} parameters {left}"
-            self.found(step.place, evidence, count=2 if count == 2 else 1)
+        if not step.has_closure and step.backward_passes:
+            self._steps.add(step, _fault(step.parameters, zeroed))
+
+    def at_end(self, ended_well: bool) -> None:
+        for place, evidence, count in self._steps.mistakes():
+            self.found(place, evidence, count=count)
+        self._steps = FaultySteps()
+
+
+def _fault(parameters: list[Any], zeroed: dict[int | None, int]) -> str:
+    is_trained = any(one.requires_grad for one in parameters)
+    if not is_trained or not all(_is_gone(one.grad, zeroed) for one in parameters):
+        return ""
+    left = "was set to zero" if any(one.grad is not None for one in parameters) else "is None"
+    return f"a backward pass has run, and the gradient of each of its {len(parameters)} parameters {left}"
 
 
 def _is_gone(gradient: Any, zeroed: dict[int | None, int]) -> bool:

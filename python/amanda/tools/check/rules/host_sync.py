@@ -57,7 +57,7 @@ class HostSync(Rule):
     def after_step(self, step: Step) -> None:
         self._steps += 1
 
-    def at_end(self) -> None:
+    def at_end(self, ended_well: bool) -> None:
         for place, runs in self._runs.items():
             if self._steps >= LEAST and runs >= 2 * self._steps:
                 self.found(place, f"{runs:,} reads in {self._steps:,} steps", count=runs)

@@ -53,7 +53,7 @@ class InitializedRepeatedly(Rule):
         if count >= LEAST:
             self._places[place] = max(count, self._places.get(place, 0))
 
-    def at_end(self) -> None:
+    def at_end(self, ended_well: bool) -> None:
         for place, most in self._places.items():
             self.found(place, f"a parameter was initialized {most} times", count=most)
         self._places.clear()

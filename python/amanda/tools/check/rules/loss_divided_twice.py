@@ -67,7 +67,7 @@ class LossDividedTwice(Rule):
     def after_step(self, step: Step) -> None:
         self._steps += 1
 
-    def at_end(self) -> None:
+    def at_end(self, ended_well: bool) -> None:
         for place, runs in self._runs.items():
             if self._steps > 1 and runs < 2 * self._steps:
                 divisor = self._divisors[place]

@@ -74,7 +74,7 @@ class ParameterNotInOptimizer(Rule):
             if known is None or known.parameter() is not parameter:
                 self._with_gradient[key] = _Trained(reference, place, name, parameter._version)
 
-    def at_end(self) -> None:
+    def at_end(self, ended_well: bool) -> None:
         found: dict[Place, list[str]] = {}
         for key, (reference, place, name, version) in self._with_gradient.items():
             parameter = reference()

@@ -47,8 +47,8 @@ class SchedulerNotStepped(Rule):
             for scheduler in schedulers_of(step.optimizer):
                 self._schedulers[id(scheduler)] = weakref.ref(scheduler), weakref.ref(step.optimizer)
 
-    def at_end(self) -> None:
-        for of_scheduler, of_optimizer in self._schedulers.values():
+    def at_end(self, ended_well: bool) -> None:
+        for of_scheduler, of_optimizer in self._schedulers.values() if ended_well else ():
             scheduler, optimizer = of_scheduler(), of_optimizer()
             if scheduler is None or optimizer is None or getattr(scheduler, "_step_count", 2) != 1:
                 continue

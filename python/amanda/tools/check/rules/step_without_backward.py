@@ -5,13 +5,14 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from ..faulty_steps import FaultySteps
 from ..rule import Rule, Step
 
 
 class StepWithoutBackward(Rule):
-    """An optimizer steps, and no gradient of its parameters is new: there is none, or all are those of its last step. Seen
-    in two steps in a row, without a backward pass before them. Gradients that another step cleared are
-    "gradient-cleared".
+    """An optimizer steps, and no gradient of its parameters is new: there is none, or all are those of its last step. It
+    tells at the end, of an optimizer with two such steps or more, and with at most one that was right: some steps without
+    gradients may be meant. Steps with a backward pass before them are for "gradient-cleared".
     """
 
     name = "step-without-backward"
@@ -36,31 +37,32 @@ class StepWithoutBackward(Rule):
         self._used: weakref.WeakKeyDictionary[Any, list[Any]] = (
             weakref.WeakKeyDictionary()
         )  # of suspects: all gradients
-        self._in_a_row: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._steps = FaultySteps()
 
     def before_step(self, step: Step) -> None:
         if not step.has_closure:
-            self._judge(step, step.backward_passes == 0)
+            self._steps.add(step, "" if step.backward_passes else self._fault(step))
 
     def after_step(self, step: Step) -> None:
         from ..gradients import Used, sampled
 
         if step.has_closure:
-            self._judge(step, True)
-        is_suspect = self._in_a_row.get(step.optimizer)
+            self._steps.add(step, self._fault(step))
         parameters = step.parameters
-        used = [Used(one) for one in parameters if one.grad is not None] if is_suspect else sampled(parameters)
+        every = self._steps.is_suspect(step.optimizer)
+        used = [Used(one) for one in parameters if one.grad is not None] if every else sampled(parameters)
         self._used[step.optimizer] = used
 
-    def _judge(self, step: Step, no_backward: bool) -> None:
-        used = self._used.get(step.optimizer)
-        is_trained = any(one.requires_grad for one in step.parameters)  # else it is "all-frozen"
-        if not no_backward or not is_trained or used is None:
-            self._in_a_row[step.optimizer] = 0
-            return
-        has_none = all(one.grad is None for one in step.parameters)
-        is_old = bool(used) and all(one.is_unchanged for one in used)
-        count = self._in_a_row[step.optimizer] = self._in_a_row.get(step.optimizer, 0) + 1 if has_none or is_old else 0
-        if count > 1:
-            what = "none of its parameters has a gradient" if has_none else "all gradients are those of the last step"
-            self.found(step.place, what, count=2 if count == 2 else 1)
+    def _fault(self, step: Step) -> str:
+        parameters, used = step.parameters, self._used.get(step.optimizer)
+        if not any(one.requires_grad for one in parameters):
+            return ""  # it is "all-frozen"
+        if all(one.grad is None for one in parameters):
+            return "none of its parameters has a gradient"
+        is_old = used and all(one.is_unchanged for one in used)
+        return "all gradients are those of its last step" if is_old else ""
+
+    def at_end(self, ended_well: bool) -> None:
+        for place, evidence, count in self._steps.mistakes():
+            self.found(place, evidence, count=count)
+        self._steps = FaultySteps()

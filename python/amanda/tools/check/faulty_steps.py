@@ -1,0 +1,48 @@
+"""FaultySteps: of how many of an optimizer's steps something is true."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from amanda.toolkit import Place
+
+from .rule import Step
+
+LEAST = 2
+MOST_RIGHT = 1
+
+
+@dataclasses.dataclass
+class _Count:
+    place: Place
+    right: int = 0
+    faulty: int = 0
+    evidence: str = ""
+
+
+class FaultySteps:
+    """Counts by optimizer. A mistake in a training loop is in each step, or begins with the second one; a fault in some
+    steps may be meant, as of experts that are not used in each of them."""
+
+    def __init__(self) -> None:
+        self._counts: weakref.WeakKeyDictionary[Any, _Count] = weakref.WeakKeyDictionary()
+
+    def add(self, step: Step, evidence: str) -> None:
+        """`evidence` is empty if the step is right."""
+        count = self._counts.setdefault(step.optimizer, _Count(step.place))
+        count.right += not evidence
+        count.faulty += bool(evidence)
+        if evidence:
+            count.place, count.evidence = step.place, evidence
+
+    def is_suspect(self, optimizer: Any) -> bool:
+        """The optimizer has had a faulty step."""
+        return optimizer in self._counts and self._counts[optimizer].faulty > 0
+
+    def mistakes(self) -> Iterator[tuple[Place, str, int]]:
+        for count in self._counts.values():
+            if count.faulty >= LEAST and count.right <= MOST_RIGHT:
+                yield count.place, count.evidence, count.faulty
