@@ -7,6 +7,7 @@ from typing import Any
 
 from amanda import OpContext
 from amanda.toolkit import Place
+from amanda.toolkit.evidence import counted
 
 from ..rule import Rule
 
@@ -39,7 +40,7 @@ class InitializedRepeatedly(Rule):
 
     def begin(self) -> None:
         self._counts: dict[int, tuple[weakref.ref[Any], int]] = {}  # by the parameter's id
-        self._places: dict[Place, int] = {}  # how many parameters were there initialized at least so often
+        self._lines: dict[str, tuple[Place, set[int]]] = {}  # where it was for the third time: the parameters
 
     def look(self, context: OpContext) -> None:
         context.insert_before_op(self._on_write, inputs=[0], place=Place.of(context))
@@ -51,9 +52,9 @@ class InitializedRepeatedly(Rule):
         count = count + 1 if reference is not None and reference() is written else 1
         self._counts[id(written)] = weakref.ref(written), count
         if count >= LEAST:
-            self._places[place] = max(count, self._places.get(place, 0))
+            self._lines.setdefault(place.source, (place, set()))[1].add(id(written))
 
     def at_end(self, ended_well: bool) -> None:
-        for place, most in self._places.items():
-            self.found(place, f"a parameter was initialized {most} times", count=most)
-        self._places.clear()
+        for place, parameters in self._lines.values():
+            self.found(place, f"{counted(len(parameters), 'parameter')}, at least {LEAST} times", count=len(parameters))
+        self._lines.clear()
