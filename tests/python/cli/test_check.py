@@ -29,7 +29,7 @@ BROADCASTS = (
 )
 ACCUMULATES = (
     "missing-zero-grad: SGD.step (script.py:12), 3 times\n"
-    "  backward() adds to the gradients that the last step has used: the gradient of weight holds those of 3 steps\n"
+    "  backward() adds to the gradients that the last step has used: that of weight was not cleared between two steps\n"
     "  fix: call optimizer.zero_grad() once per step, before backward()\n"
 )
 

@@ -237,9 +237,26 @@ def test_a_planted_mistake_is_the_only_finding(mistake, kind):
     with amanda.apply(check):
         training.run()
     assert sorted(one.rule for one in check.findings()) == sorted(expected)
+    assert check.skipped == {}
     assert all(
         "test_check.py:" in str(one) or "in features" in str(one) for one in check.findings() if one.place.source
     )
+
+
+def test_a_part_of_two_models_in_evaluation_mode_is_no_mistake():
+    """A generator in evaluation mode, while the discriminator is trained."""
+    generator, discriminator = (nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1), nn.Linear(4, 4)) for _ in range(2))
+    optimizers = [torch.optim.SGD(one.parameters(), 0.1) for one in (generator, discriminator)]
+
+    def program():
+        for _ in range(4):
+            for one, optimizer in zip((generator, discriminator), optimizers, strict=True):
+                generator.train(one is generator)
+                optimizer.zero_grad()
+                discriminator(generator(torch.randn(6, 4))).square().mean().backward()
+                optimizer.step()
+
+    assert found(program).findings() == []
 
 
 @pytest.mark.parametrize("kind", [Images, Tokens])
@@ -349,6 +366,18 @@ def test_a_finding_has_line_evidence_and_fix():
     )
 
 
+def test_the_line_of_a_mode_is_the_one_that_calls_the_model():
+    """The operator has one place, in training and in evaluation."""
+    for mistake, method in (
+        (EvaluatesInTraining, EvaluatesInTraining.evaluate),
+        (TrainsInEvaluation, Training.backward),
+    ):
+        (one, *_) = found(mistake(Tokens).run).findings()
+        first = method.__code__.co_firstlineno
+        assert one.place.module_path.startswith("layers.0")
+        assert first < int(one.place.source.rpartition(":")[2]) <= first + 4
+
+
 def test_a_program_that_fails_has_the_findings_so_far():
     def program():
         NotCleared(Images).run()
@@ -364,7 +393,8 @@ def test_a_program_that_fails_has_the_findings_so_far():
 def test_reset():
     check = found(NotCleared(Images).run)
     check.reset()
-    assert check.answer().startswith("nothing found")
+    assert check.findings() == []
+    assert check.answer().startswith("nothing was looked at: no operator ran that ")
     with amanda.apply(check):
         NotCleared(Images).run()
     assert [one.rule for one in check.findings()] == ["missing-zero-grad"]
@@ -404,3 +434,34 @@ def test_compiled_code_is_said_not_to_be_looked_at():
         model(torch.randn(6, 4))
     assert not check.evidence().is_complete
     assert "; not looked at: " in check.answer()
+
+
+def test_without_operators_nothing_was_looked_at():
+    x = torch.ones(2)
+    check = found(lambda: x.exp())
+    assert check.answer() == f"nothing was looked at: no operator ran that {len(check.rules)} rules ask for"
+
+
+class Failing(Rule):
+    """A rule with a mistake of its own."""
+
+    name, sentence, fix, bad, good = "failing", "", "", "", ""
+    ops = ("relu",)
+
+    def look(self, context):
+        raise RuntimeError("no")
+
+
+def test_a_rule_that_fails_does_not_end_the_program():
+    check = found(lambda: torch.ones(2).relu(), rules=[Failing])
+    assert check.skipped == {"failed": 1}
+    assert "; not looked at: 1 value: " in check.answer()
+
+
+def test_labels_of_a_transformed_program_are_read():
+    def program():
+        scores, labels = torch.randn(3, 4, 5, requires_grad=True), torch.full((3, 4), -100)
+        torch.func.vmap(F.cross_entropy)(scores, labels)
+
+    check = found(program)
+    assert ([one.rule for one in check.findings()], check.skipped) == (["labels"], {})

@@ -32,6 +32,7 @@ def run(program, check):
     names["optimizer"] = torch.optim.SGD(model.parameters(), 0.1)
     with amanda.apply(check):
         exec(compile(textwrap.dedent(program), "program.py", "exec"), names)
+    assert check.skipped == {}
     return check.findings()
 
 

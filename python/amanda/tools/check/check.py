@@ -10,6 +10,7 @@ from typing import Any
 from amanda import OpContext, Tool
 from amanda.toolkit import Skips, TellsSkips, eager_only
 from amanda.toolkit.evidence import counted
+from amanda.toolkit.frames import outwards
 
 from .allowed import Allowed, check_name
 from .finding import Finding
@@ -17,8 +18,6 @@ from .report import Report
 from .rule import Rule
 from .rules import RULES
 
-LOSSES = ("mean", "sum", "*_loss*", "binary_cross_entropy*", "div", "add")
-"""Operators at which backward passes begin."""
 _WHY = "rules follow a program line by line"
 
 
@@ -31,7 +30,7 @@ class Check(TellsSkips, Tool):
         print(check.answer())
 
     Each rule looks only at the operators that it names, and most of them once per place in the program. No rule changes the
-    program. Some read labels, which are small; only "dead-units", which is advice, reads results of operators.
+    program. Labels are read on the CPU; only "dead-units", which is advice, reads results of operators.
 
     Arguments:
         only: names of rules; by default, all that are no advice.
@@ -59,7 +58,7 @@ class Check(TellsSkips, Tool):
         for name in only:
             check_name("only", name, names)
         self._skips = Skips("check")
-        self._report = Report(Allowed(allow, names))
+        self._report = Report(Allowed(allow, names), self._skips)
         chosen = [rule for rule in rules if (rule.name in only if only else advice or not rule.is_advice)]
         self._rules = [rule(self._report) for rule in chosen]
         self._steps: Any = None
@@ -67,9 +66,9 @@ class Check(TellsSkips, Tool):
         for rule in self._rules:
             if rule.ops:
                 look = functools.partial(self._analyze, look=rule.look)
-                self.add_inst_for_op(look, False, rule.with_outputs, ops=rule.ops, optional=True)
+                self.add_inst_for_op(look, False, rule.with_outputs, ops=_of_torch(rule.ops), optional=True)
         if any(rule.counts_backward for rule in self._rules):
-            self.add_inst_for_op(self._analyze_backward, backward=True, ops=LOSSES, optional=True)
+            self.add_inst_for_op(self._analyze_seed, ops="aten::ones_like", optional=True)
 
     # ---- results ----------------------------------------------------------------------------------------------------
 
@@ -88,21 +87,23 @@ class Check(TellsSkips, Tool):
         Arguments:
             ended_well: the program did not fail.
         """
-        found = self.findings()
-        head = f"{counted(len(found), 'finding')}{self._looked_at(ended_well)}" if found else ""
-        return "\n\n".join([head, *map(str, found)]) if found else f"nothing found{self._looked_at(ended_well)}"
-
-    def _looked_at(self, ended_well: bool) -> str:
-        evidence, steps = self.evidence(), self._steps
-        until = "" if ended_well else ", until the program failed"
-        if steps is None or not steps.steps:
-            stepped = "no step of an optimizer"
-        else:
-            stepped = f"{counted(steps.steps, 'step')} of {counted(steps.optimizers, 'optimizer')}"
-        allowed = f"; {counted(self._report.allowed, 'finding')} allowed" if self._report.allowed else ""
+        found, evidence, steps = self.findings(), self.evidence(), self._steps
+        rules = counted(len(self._rules), "rule")
         unseen = "" if evidence.is_complete else f"; not looked at: {evidence.not_looked_at}"
-        ran = f"{counted(evidence.operators, 'operator')} that they ask for, and {stepped}"
-        return f" by {counted(len(self._rules), 'rule')}{until}, in {ran}{allowed}{unseen}"
+        stepped = (
+            f"{counted(steps.steps, 'step')} of {counted(steps.optimizers, 'optimizer')}"
+            if steps and steps.steps
+            else ""
+        )
+        if not found and not evidence.operators and not stepped:
+            return f"nothing was looked at: no operator ran that {rules} ask for{unseen}"
+        head = counted(len(found), "finding") if found else "nothing found"
+        until = "" if ended_well else ", until the program failed"
+        where = (
+            f"{counted(evidence.operators, 'operator')} that they ask for, and {stepped or 'no step of an optimizer'}"
+        )
+        allowed = f"; {counted(self._report.allowed, 'finding')} allowed" if self._report.allowed else ""
+        return "\n\n".join([f"{head} by {rules}{until}, in {where}{allowed}{unseen}", *map(str, found)])
 
     def reset(self) -> None:
         self.reset_evidence()
@@ -138,8 +139,23 @@ class Check(TellsSkips, Tool):
     def _analyze(self, context: OpContext, look: Any) -> None:
         if not eager_only.leaves_out(context, self._skips, _WHY):
             self._follow_optimizers()  # a program may import torch inside the scope
-            look(context)
+            try:
+                look(context)
+            except Exception as error:  # a rule is no reason to end a program
+                self._skips.add("failed", f"{context.op.name}: {type(error).__name__}: {error}")
 
-    def _analyze_backward(self, context: OpContext) -> None:
-        if context.backward_op.__name__ != "AccumulateGrad" and not context.is_symbolic and self._steps is not None:
-            context.insert_before_backward_op(self._steps.count_backward, [])
+    def _analyze_seed(self, context: OpContext) -> None:
+        """`backward()` makes the gradient of the loss by this operator, unless it is given one."""
+        if not context.is_symbolic and _in_backward():
+            self._follow_optimizers()
+            context.insert_before_op(self._steps.begin_backward, inputs=[])
+
+
+def _in_backward() -> bool:
+    inside = (frame for frame in outwards(sys._getframe(1)) if frame.f_globals.get("__name__") == "torch.autograd")
+    return any(frame.f_code.co_name == "backward" for frame in inside)
+
+
+def _of_torch(ops: Sequence[str]) -> list[str]:
+    """The names with their namespace: where there is no torch, they are no mistakes."""
+    return [name if "::" in name else f"aten::{name}" for name in ops]

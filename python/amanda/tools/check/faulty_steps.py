@@ -17,9 +17,9 @@ MOST_RIGHT = 1
 
 @dataclasses.dataclass
 class _Count:
-    place: Place
     right: int = 0
     faulty: int = 0
+    place: Place | None = None
     evidence: str = ""
 
 
@@ -32,11 +32,14 @@ class FaultySteps:
 
     def add(self, step: Step, evidence: str) -> None:
         """`evidence` is empty if the step is right."""
-        count = self._counts.setdefault(step.optimizer, _Count(step.place))
-        count.right += not evidence
-        count.faulty += bool(evidence)
+        count = self._counts.get(step.optimizer)
+        if count is None:
+            count = self._counts[step.optimizer] = _Count()
         if evidence:
+            count.faulty += 1
             count.place, count.evidence = step.place, evidence
+        else:
+            count.right += 1
 
     def is_suspect(self, optimizer: Any) -> bool:
         """The optimizer has had a faulty step."""
@@ -44,5 +47,5 @@ class FaultySteps:
 
     def mistakes(self) -> Iterator[tuple[Place, str, int]]:
         for count in self._counts.values():
-            if count.faulty >= LEAST and count.right <= MOST_RIGHT:
+            if count.place is not None and count.faulty >= LEAST and count.right <= MOST_RIGHT:
                 yield count.place, count.evidence, count.faulty

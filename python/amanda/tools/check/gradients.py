@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from amanda.toolkit.torch import parameter_name
 
-SAMPLED = 4
+SAMPLED = 2
 
 
 class Used:
@@ -18,7 +19,7 @@ class Used:
         gradient = parameter.grad
         self._parameter, self._gradient = weakref.ref(parameter), weakref.ref(gradient)
         self.version = version(gradient)
-        self.storage = storage(gradient)
+        self._is_seen = False
         self.is_handled = False  #: the program has cleared it, or changed it before anything was added
 
     @property
@@ -30,6 +31,12 @@ class Used:
     @property
     def name(self) -> str:
         return parameter_name(self._parameter()) or "a parameter"
+
+    def see(self) -> None:
+        """To be called before a backward pass: a change before the first one is the program's."""
+        if not self._is_seen:
+            self._is_seen = True
+            self.is_handled = self.is_handled or not self.is_unchanged
 
     @property
     def is_unchanged(self) -> bool:
@@ -44,16 +51,11 @@ class Used:
 
 
 def sampled(parameters: Sequence[Any]) -> list[Used]:
-    """Of up to four of the parameters that have a gradient."""
-    apart = max(1, len(parameters) // SAMPLED)
-    candidates = [*parameters[::apart][:SAMPLED], *parameters]
-    found: list[Used] = []
-    for one in candidates:
-        if one.grad is not None and storage(one.grad) not in [each.storage for each in found]:
-            found.append(Used(one))
-            if len(found) == SAMPLED:
-                break
-    return found
+    """Of two of the parameters that have a gradient, far apart if possible."""
+    apart = [one for one in (parameters[0], parameters[-1]) if one.grad is not None]
+    if len(apart) < SAMPLED:
+        apart = list(itertools.islice((one for one in parameters if one.grad is not None), SAMPLED))
+    return [Used(one) for one in apart]
 
 
 def version(tensor: Any) -> int:

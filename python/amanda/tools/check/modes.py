@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from amanda.toolkit import Place
-from amanda.toolkit.evidence import counted
 from amanda.toolkit.frames import outwards
 
 from .rule import Step
@@ -22,7 +21,7 @@ def records() -> bool:
     """True if autograd records. To be called in a routine that is `differentiable`, which runs in the program's mode."""
     import torch
 
-    return torch.is_grad_enabled()
+    return bool(torch.is_grad_enabled())
 
 
 def running() -> list[Any]:
@@ -30,6 +29,13 @@ def running() -> list[Any]:
     from amanda.toolkit.torch import running_modules
 
     return running_modules()
+
+
+def called_at() -> str:
+    """The line that calls the outermost module that runs; outside of modules, the line that runs."""
+    from .lines import line_of_model
+
+    return line_of_model()
 
 
 def _is_meant() -> bool:
@@ -65,7 +71,16 @@ class TrainingRuns:
 
     def __init__(self) -> None:
         self._models: dict[int, _Runs] = {}  # by the outermost module's id
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         self.stepped = Stepped()
+
+    def wants(self) -> bool:
+        """True for the first such operator of a model that is in the model's mode. Others would tell the same."""
+        modules = running()
+        if not modules or modules[-1] in self._known or modules[0].training != modules[-1].training:
+            return False
+        self._known.add(modules[-1])
+        return True
 
     def add(self, place: Place) -> None:
         """An operator runs in training mode, and is not recorded."""
@@ -76,18 +91,24 @@ class TrainingRuns:
         if model is None or model.outermost() is not modules[-1]:
             model = self._models[id(modules[-1])] = _Runs(weakref.ref(modules[-1]), type(modules[-1]).__name__)
         counts = model.after if self.stepped.steps else model.before
+        if place not in counts:
+            model.lines[place] = called_at()
         counts[place] = counts.get(place, 0) + 1
 
     def mistakes(self) -> Iterator[tuple[Place, str, int]]:
-        """For each model: its first such operator, a text, and how often that ran."""
+        """For each model: the operator, a text, and how often it ran."""
         for model in self._models.values():
             outermost = model.outermost()
             is_trained = outermost is not None and self.stepped.trains(outermost)
-            counts = model.after if self.stepped.steps else model.before
-            if counts and (is_trained or not self.stepped.steps):
-                place, count = next(iter(counts.items()))
-                others = f", here and at {counted(len(counts) - 1, 'other operator')}" if len(counts) > 1 else ""
-                yield place, f"{model.name} is in training mode{others}", count
+            for place, count in (model.after if self.stepped.steps else model.before).items():
+                if is_trained or not self.stepped.steps:
+                    yield place._replace(source=model.lines[place]), f"{model.name} is in training mode", count
+                    break
+
+    def clear(self) -> None:
+        """Forgets the runs."""
+        self._models.clear()
+        self.stepped = Stepped()
 
 
 @dataclasses.dataclass
@@ -96,3 +117,4 @@ class _Runs:
     name: str  # of its class
     before: dict[Place, int] = dataclasses.field(default_factory=dict)  # the first step: runs
     after: dict[Place, int] = dataclasses.field(default_factory=dict)
+    lines: dict[Place, str] = dataclasses.field(default_factory=dict)  # that call the model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from amanda.toolkit import Place, lock
+from amanda.toolkit import Place, Skips, lock
 
 from .allowed import Allowed
 from .finding import Finding
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class Report:
     """Collects findings, of any thread."""
 
-    def __init__(self, allowed: Allowed) -> None:
+    def __init__(self, allowed: Allowed, skips: Skips) -> None:
         self._allowed = allowed
+        self.skips = skips  #: what rules could not read
         self._lock = lock()  # guards the next two
         self._found: dict[tuple[str, Place, str], Finding] = {}
         self._left_out: set[tuple[str, Place, str]] = set()

@@ -2,36 +2,56 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from typing import Any, ClassVar
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from amanda import OpContext
 from amanda.toolkit import Place
 
 from .report import Report
 
+if TYPE_CHECKING:
+    from .gradients import Used
 
-@dataclasses.dataclass(frozen=True)
+T = TypeVar("T")
+
+
 class Step:
     """A call of an optimizer's `step`."""
 
-    optimizer: Any
-    number: int  #: of this optimizer's steps, from 0 on
-    place: Place  #: "SGD.step", and the line that calls it
-    has_closure: bool  #: the forward and backward pass run inside the step
-    backward_passes: int  #: that were seen since the last step of any optimizer
+    def __init__(self, optimizer: Any, number: int, has_closure: bool, backward_passes: int) -> None:
+        self.optimizer = optimizer
+        self.number = number  #: of this optimizer's steps, from 0 on
+        self.has_closure = has_closure  #: the forward and backward pass run inside the step
+        self.backward_passes = backward_passes  #: calls of `backward()` since the last step of any optimizer
 
-    @property
+    @functools.cached_property
     def parameters(self) -> list[Any]:
         return [one for group in self.optimizer.param_groups for one in group["params"]]
+
+    @functools.cached_property
+    def used(self) -> list[Used]:
+        """The gradients of two parameters, after the step."""
+        from .gradients import sampled
+
+        return sampled(self.parameters)
+
+    @functools.cached_property
+    def place(self) -> Place:
+        """ "SGD.step", and the line that calls it. To be asked for before the step ends."""
+        from .lines import program_line
+
+        return Place(None, f"{type(self.optimizer).__name__}.step", "", program_line(sys._getframe(1)))
 
 
 class Rule:
     """Base of rules: a class in a file of `rules/`. Its docstring is its documentation.
 
     `look` is called once for each operator that `ops` names, as an analysis routine of a tool is. `before_step` and
-    `after_step` are called at each step of any optimizer, and `at_end` when the scope is left.
+    `after_step` are called at each step of any optimizer, `before_backward` at each call of `backward()`, and `at_end` when
+    the scope is left.
     """
 
     name: ClassVar[str]  #: "loss-broadcast"
@@ -40,9 +60,9 @@ class Rule:
     bad: ClassVar[str]  #: a program in which it finds one place
     good: ClassVar[str]  #: the same without the mistake
     is_advice: ClassVar[bool] = False  #: right programs may have reasons for what it finds
-    ops: ClassVar[Sequence[str]] = ()  #: the operators that it looks at
+    ops: ClassVar[Sequence[str]] = ()  #: the operators that it looks at, of "aten" if they name no namespace
     with_outputs: ClassVar[bool] = False  #: it looks at operators after they have run
-    counts_backward: ClassVar[bool] = False  #: it uses `Step.backward_passes`
+    counts_backward: ClassVar[bool] = False  #: it uses `before_backward` or `Step.backward_passes`
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -53,6 +73,9 @@ class Rule:
 
     def look(self, context: OpContext) -> None:
         """Looks at an operator, once."""
+
+    def before_backward(self) -> None:
+        """Called when the program calls `backward()`."""
 
     def before_step(self, step: Step) -> None:
         """Called before an optimizer's step."""
@@ -66,6 +89,10 @@ class Rule:
     def found(self, place: Place, evidence: str, *, count: int = 1, key: str = "") -> None:
         """Reports a place. Reports with the same place and key are one finding, whose counts add up."""
         self._report.add(self, place, evidence, count, key)
+
+    def read(self, tensor: Any, function: Callable[[Any], T]) -> T | None:
+        """What the function returns for a tensor with elements; None, and the tensor is counted, if it has none."""
+        return self._report.skips.read(tensor, lambda plain, _: function(plain))
 
     def found_in(self, context: OpContext, evidence: str) -> None:
         """Reports each run of the operator that `look` was given."""

@@ -38,7 +38,7 @@ class BatchNormInEvaluation(Rule):
 
     def look(self, context: OpContext) -> None:
         given = operands(context)
-        if given.get("running_mean") is not None and "training" in given:
+        if given.get("running_mean") is not None and "training" in given and self._runs.wants():
             context.insert_before_op(self._on_run, inputs=["training"], differentiable=True, place=Place.of(context))
 
     def _on_run(self, training: bool, place: Place) -> None:
@@ -51,4 +51,4 @@ class BatchNormInEvaluation(Rule):
     def at_end(self, ended_well: bool) -> None:
         for place, evidence, count in self._runs.mistakes():
             self.found(place, evidence, count=count)
-        self._runs = TrainingRuns()
+        self._runs.clear()

@@ -41,10 +41,9 @@ class DeadUnits(Rule):
     def _on_run(self, result: Any, place: Place) -> None:
         known = self._alive.setdefault(place, [0, 0, None])
         known[0] += 1
-        if known[0] % EVERY or result.ndim < 2 or not result.numel():
+        alive = None if known[0] % EVERY else self.read(result, _alive)
+        if alive is None:
             return
-        units = result.ndim - 1 if result.ndim == 3 else 1
-        alive = (result.detach() > 0).any(tuple(axis for axis in range(result.ndim) if axis != units))
         if known[2] is None or known[2].shape != alive.shape:
             known[1:] = [1, alive]
         else:
@@ -56,3 +55,11 @@ class DeadUnits(Rule):
                 dead = alive.numel() - int(alive.sum())
                 self.found(place, f"{dead} of {alive.numel()} units, in {looked} runs", count=looked)
         self._alive.clear()
+
+
+def _alive(result: Any) -> Any:
+    """Which units are not zero for all examples; None if there are no units."""
+    if result.ndim < 2 or not result.numel():
+        return None
+    units = result.ndim - 1 if result.ndim == 3 else 1
+    return (result.detach() > 0).any(tuple(axis for axis in range(result.ndim) if axis != units))

@@ -48,7 +48,7 @@ class DropoutInEvaluation(Rule):
         self._runs = TrainingRuns()
 
     def look(self, context: OpContext) -> None:
-        if operands(context)["p"]:
+        if operands(context)["p"] and self._runs.wants():
             context.insert_before_op(self._on_run, inputs=["train"], differentiable=True, place=Place.of(context))
 
     def _on_run(self, train: bool, place: Place) -> None:
@@ -61,4 +61,4 @@ class DropoutInEvaluation(Rule):
     def at_end(self, ended_well: bool) -> None:
         for place, evidence, count in self._runs.mistakes():
             self.found(place, evidence, count=count)
-        self._runs = TrainingRuns()
+        self._runs.clear()

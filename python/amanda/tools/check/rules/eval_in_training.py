@@ -8,7 +8,7 @@ from typing import Any
 from amanda import OpContext
 from amanda.toolkit import Place
 
-from ..modes import Stepped, records, running
+from ..modes import called_at, running
 from ..rule import Rule, Step, operands
 
 
@@ -16,14 +16,16 @@ class EvalInTraining(Rule):
     """An optimizer trains a model that is in evaluation mode: its dropout does nothing, its batch normalization learns no
     statistics. Models of `from_pretrained` begin in this mode.
 
-    It says nothing if only a part is in evaluation mode, as frozen batch normalization is; if the model also ran in
-    training mode since the last step; or if the optimizer has none of its parameters. Seen in two steps in a row.
+    It looks at the model when `backward()` is called, and when the optimizer steps. It says nothing if only a part is in
+    evaluation mode, as frozen batch normalization is, or if the optimizer has no gradient of the model. Seen in two steps
+    in a row.
     """
 
     name = "eval-in-training"
     sentence = "a model is trained in evaluation mode"
     fix = "call model.train() before the training loop, and after each evaluation"
     ops = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "batch_norm")
+    counts_backward = True
     bad = """
         model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)).eval()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -46,41 +48,41 @@ class EvalInTraining(Rule):
     """
 
     def begin(self) -> None:
-        self._stepped = Stepped()
-        self._in_eval: dict[int, tuple[weakref.ref[Any], Place]] = {}  # outermost modules, since the last step
-        self._in_training = False  # a model ran in training mode, since the last step
+        self._models: dict[int, tuple[weakref.ref[Any], Place]] = {}  # outermost modules, with one such operator each
+        self._lines: dict[int, str] = {}  # of calls of `backward()` while the model was in evaluation mode
         self._in_a_row: dict[int, int] = {}
 
     def look(self, context: OpContext) -> None:
-        given, mode = operands(context), "training" if context.op.__name__ == "batch_norm" else "train"
-        if given.get("p", 1) and (mode == "train" or given.get("running_mean") is not None):
-            context.insert_before_op(self._on_run, inputs=[mode], differentiable=True, place=Place.of(context))
+        given, modules = operands(context), running()
+        has_mode = given.get("p", 1) and ("p" in given or given.get("running_mean") is not None)
+        if has_mode and modules and id(modules[-1]) not in self._models:
+            self._models[id(modules[-1])] = weakref.ref(modules[-1]), Place.of(context)
 
-    def _on_run(self, trains: bool, place: Place) -> None:
-        if trains:
-            self._in_training = True
-        elif not self._in_training and records():
-            modules = running()
-            if modules and not modules[0].training and not modules[-1].training:
-                self._in_eval.setdefault(id(modules[-1]), (weakref.ref(modules[-1]), place))
+    def before_backward(self) -> None:
+        models = ((key, reference()) for key, (reference, _) in self._models.items())
+        self._lines = {key: called_at() for key, model in models if model is not None and not model.training}
 
     def before_step(self, step: Step) -> None:
-        self._stepped.add(step)
         if not step.has_closure:
-            self._judge()
+            self._judge(step)
 
     def after_step(self, step: Step) -> None:
         if step.has_closure:
-            self._judge()
+            self._judge(step)
 
-    def _judge(self) -> None:
-        in_eval, self._in_eval = self._in_eval, {}
-        if self._in_training:
-            in_eval = {}
-        self._in_training = False
-        self._in_a_row = {key: self._in_a_row.get(key, 0) + 1 for key in in_eval}
-        for key, (reference, place) in in_eval.items():
-            module, count = reference(), self._in_a_row[key]
-            if count > 1 and module is not None and self._stepped.trains(module):
-                first = f"{type(module).__name__}.training is False when the optimizer steps"
-                self.found(place, first, count=2 if count == 2 else 1)
+    def _judge(self, step: Step) -> None:
+        lines, self._lines = self._lines, {}
+        if not lines and not self._in_a_row:
+            return
+        with_gradient = {id(one) for one in step.parameters if one.grad is not None}
+        for key in self._models:
+            reference, place = self._models[key]
+            model = reference()
+            trained = model is not None and any(id(one) in with_gradient for one in model.parameters())
+            if model is None or not trained or model.training or key not in lines:
+                self._in_a_row.pop(key, None)
+                continue
+            count = self._in_a_row[key] = self._in_a_row.get(key, 0) + 1
+            if count > 1:
+                what = f"{type(model).__name__}.training is False, from backward() to the step of the optimizer"
+                self.found(place._replace(source=lines[key]), what, count=2 if count == 2 else 1)

@@ -14,7 +14,7 @@ class Float64Upcast(Rule):
     name = "float64-upcast"
     sentence = "a float64 tensor makes the result float64"
     fix = "convert the data once: torch.from_numpy(array).float()"
-    ops = ("add", "sub", "rsub", "mul", "div", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "add_", "where")
+    ops = ("add", "sub", "rsub", "mul", "div", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "where")
     bad = """
         target = torch.ones(4, 3, dtype=torch.float64)
         loss = F.mse_loss(model(x), target)

@@ -9,6 +9,8 @@ from amanda.toolkit import Place
 
 from ..rule import Rule, operands
 
+MEAN = 1  # of `reduction`
+
 
 class Labels(Rule):
     """Labels of a loss over classes are no class (the program then fails, or on a GPU ends with a device assertion), or all
@@ -43,13 +45,20 @@ class Labels(Rule):
 
     def _on_loss(self, scores: Any, labels: Any, reduction: int, ignored: int, place: Place) -> None:
         classes = scores.shape[1 if scores.dim() > 1 else 0]
-        least, most = (int(one) for one in labels.aminmax()) if labels.numel() else (0, 0)
-        if least >= 0 and most < classes and not least == most == ignored:
+        span = self.read(labels, _span)
+        if span is None or (span[0] >= 0 and span[1] < classes and not span[0] == span[1] == ignored):
             return
-        counted = labels[labels != ignored]
-        if not counted.numel():
-            if reduction == 1:
+        span = self.read(labels, lambda plain: _span(plain[plain != ignored]))
+        if span is None:
+            if reduction == MEAN:
                 self.found(place, f"all {labels.numel()} labels of a batch are {ignored}, which is ignored")
-        elif int(counted.min()) < 0 or int(counted.max()) >= classes:
-            span = f"labels are {int(counted.min())} to {int(counted.max())}"
-            self.found(place, f"{span}, and there are {classes} classes, from 0 to {classes - 1}")
+        elif span[0] < 0 or span[1] >= classes:
+            what = f"labels are {span[0]} to {span[1]}"
+            self.found(place, f"{what}, and there are {classes} classes, from 0 to {classes - 1}")
+
+
+def _span(labels: Any) -> tuple[int, int] | None:
+    if not labels.numel():
+        return None
+    least, most = labels.aminmax()
+    return least.item(), most.item()

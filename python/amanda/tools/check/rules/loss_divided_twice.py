@@ -57,9 +57,13 @@ class LossDividedTwice(Rule):
         if context.op.__name__ != "div":
             self._sizes.update(divided.shape[:1])
             return
-        divisor = _number(given["other"])
+        divisor = given["other"]
+        if getattr(divisor, "ndim", 1) == 0 and divisor.device.type == "cpu":  # PyTorch makes a tensor of a number
+            divisor = self.read(divisor, lambda plain: plain.item())
+        if not isinstance(divisor, (int, float)) or divisor != divisor // 1:
+            return
         if divisor > 1 and divisor in self._sizes and getattr(divided, "ndim", 1) == 0 and _is_mean(producer(divided)):
-            context.insert_before_op(self._on_division, inputs=[], place=Place.of(context), divisor=divisor)
+            context.insert_before_op(self._on_division, inputs=[], place=Place.of(context), divisor=int(divisor))
 
     def _on_division(self, place: Place, divisor: int) -> None:
         self._runs[place], self._divisors[place] = self._runs.get(place, 0) + 1, divisor
@@ -77,10 +81,3 @@ class LossDividedTwice(Rule):
 
 def _is_mean(node: Any) -> bool:
     return kind(node).startswith(_OF_MEAN) and getattr(node, "_saved_reduction", None) == MEAN
-
-
-def _number(value: Any) -> int:
-    """The whole number that it is, maybe as a tensor on the CPU, as PyTorch makes of a number; else 0."""
-    if getattr(value, "ndim", 1) == 0 and value.device.type == "cpu":
-        value = value.item()
-    return int(value) if isinstance(value, (int, float)) and value == value // 1 else 0

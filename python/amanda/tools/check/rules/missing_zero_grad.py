@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from typing import Any
 
 from amanda import OpContext
 
 from ..rule import Rule, Step
-
-_CLEARS = {"zero_", "_foreach_zero_", "fill_"}
 
 
 class MissingZeroGrad(Rule):
@@ -24,7 +21,8 @@ class MissingZeroGrad(Rule):
     name = "missing-zero-grad"
     sentence = "backward() adds to the gradients that the last step has used"
     fix = "call optimizer.zero_grad() once per step, before backward()"
-    ops = (*sorted(_CLEARS), "mul_", "_foreach_mul_", "div_", "_foreach_div_", "copy_", "_foreach_copy_")
+    ops = ("zero_", "_foreach_zero_")
+    counts_backward = True
     bad = """
         for _ in range(4):
             loss = F.cross_entropy(model(x), labels)
@@ -45,31 +43,29 @@ class MissingZeroGrad(Rule):
         self._in_a_row: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def look(self, context: OpContext) -> None:
-        from amanda.toolkit.optimizer_phase import in_optimizer
+        context.insert_before_op(self._on_clear, inputs=[0])
 
-        clears = context.op.__name__ in _CLEARS
-        if clears or not in_optimizer(sys._getframe()):
-            context.insert_before_op(self._on_write, inputs=[0], clears=clears)
-
-    def _on_write(self, written: Any, clears: bool) -> None:
+    def _on_clear(self, written: Any) -> None:
         from ..gradients import storage
 
-        touched = {storage(one) for one in (written if isinstance(written, (list, tuple)) else [written])}
+        cleared = {storage(one) for one in (written if isinstance(written, (list, tuple)) else [written])}
         for used in self._used.values():
             for one in used:
-                if one.storage in touched and (clears or one.is_unchanged):
-                    one.is_handled = True
+                one.is_handled = one.is_handled or storage(one.gradient) in cleared
+
+    def before_backward(self) -> None:
+        for used in self._used.values():
+            for one in used:
+                one.see()
 
     def before_step(self, step: Step) -> None:
         if not step.has_closure:
             self._judge(step)
 
     def after_step(self, step: Step) -> None:
-        from ..gradients import sampled
-
         if step.has_closure:
             self._judge(step)
-        self._used[step.optimizer] = sampled(step.parameters)
+        self._used[step.optimizer] = step.used
 
     def _judge(self, step: Step) -> None:
         used = self._used.get(step.optimizer)
@@ -78,5 +74,5 @@ class MissingZeroGrad(Rule):
             return
         count = self._in_a_row[step.optimizer] = self._in_a_row.get(step.optimizer, 0) + 1
         if count > 1:
-            evidence = f"the gradient of {used[0].name} holds those of {count + 1} steps"
+            evidence = f"that of {used[0].name} was not cleared between two steps"
             self.found(step.place, evidence, count=2 if count == 2 else 1)

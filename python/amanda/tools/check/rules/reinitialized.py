@@ -12,7 +12,7 @@ from ..rule import Rule, Step
 
 
 class Reinitialized(Rule):
-    """A parameter that an optimizer has trained is filled with random numbers, or a constant, and the same optimizer goes
+    """A parameter that an optimizer has trained is filled with random numbers, or zeros, and the same optimizer goes
     on to train it: what was learned is lost, and the optimizer's state is of other values.
 
     A new optimizer for the new values, as in a cross-validation, is no finding.
@@ -21,7 +21,7 @@ class Reinitialized(Rule):
     name = "reinitialized"
     sentence = "a trained parameter is initialized again"
     fix = "initialize once, before the loop; after a reset, make a new optimizer"
-    ops = ("normal_", "uniform_", "fill_", "zero_")
+    ops = ("normal_", "uniform_", "zero_")
     bad = """
         for epoch in range(2):
             nn.init.xavier_uniform_(model[0].weight)

@@ -36,21 +36,20 @@ class SchedulerNotStepped(Rule):
     """
 
     def begin(self) -> None:
-        self._places: weakref.WeakKeyDictionary[Any, tuple[Place, int]] = weakref.WeakKeyDictionary()  # and steps
-        self._schedulers: dict[int, tuple[Any, Any]] = {}
+        self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._schedulers: dict[int, tuple[weakref.ref[Any], weakref.ref[Any], Place]] = {}
 
     def after_step(self, step: Step) -> None:
-        self._places[step.optimizer] = step.place, step.number + 1
+        self._steps[step.optimizer] = step.number + 1
         if step.number == LEAST - 1:
             from ..schedulers import schedulers_of
 
             for scheduler in schedulers_of(step.optimizer):
-                self._schedulers[id(scheduler)] = weakref.ref(scheduler), weakref.ref(step.optimizer)
+                self._schedulers[id(scheduler)] = weakref.ref(scheduler), weakref.ref(step.optimizer), step.place
 
     def at_end(self, ended_well: bool) -> None:
-        for of_scheduler, of_optimizer in self._schedulers.values() if ended_well else ():
+        for of_scheduler, of_optimizer, place in self._schedulers.values() if ended_well else ():
             scheduler, optimizer = of_scheduler(), of_optimizer()
-            if scheduler is None or optimizer is None or getattr(scheduler, "_step_count", 2) != 1:
-                continue
-            place, steps = self._places[optimizer]
-            self.found(place, f"{type(scheduler).__name__} has not stepped in {steps} steps of the optimizer")
+            if scheduler is not None and optimizer is not None and getattr(scheduler, "_step_count", 2) == 1:
+                name, steps = type(scheduler).__name__, self._steps[optimizer]
+                self.found(place, f"{name} has not stepped in {steps} steps of the optimizer")

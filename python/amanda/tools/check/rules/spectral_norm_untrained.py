@@ -53,10 +53,10 @@ class SpectralNormUntrained(Rule):
             return
         self._known.add(module)
         if not frame.f_locals["do_power_iteration"]:
-            weight, u, v = (frame.f_locals[name].detach().float() for name in ("weight_mat", "u", "v"))
-            used, estimate = float(u @ (weight @ v)), _norm(weight, u)
-            if used < LEAST * estimate:
-                self.found(place, f"by {used:.3g}, and the norm of the weight is at least {estimate:.3g}")
+            u, v = frame.f_locals["u"].float(), frame.f_locals["v"].float()
+            norms = self.read(frame.f_locals["weight_mat"].detach(), lambda weight: _norms(weight.float(), u, v))
+            if norms is not None and norms[0] < LEAST * norms[1]:
+                self.found(place, f"by {norms[0]:.3g}, and the norm of the weight is at least {norms[1]:.3g}")
 
 
 def _computing(frame: FrameType | None) -> FrameType | None:
@@ -65,10 +65,12 @@ def _computing(frame: FrameType | None) -> FrameType | None:
     return next((one for one in inside if one.f_code.co_name == "compute_weight"), None)
 
 
-def _norm(weight: Any, u: Any) -> float:
+def _norms(weight: Any, u: Any, v: Any) -> tuple[float, float]:
+    """The estimate of the layer, and a better one."""
+    used = float(u @ (weight @ v))
     for _ in range(ITERATIONS):
         v = weight.T @ u
         v = v / (v.norm() + 1e-12)
         u = weight @ v
         u = u / (u.norm() + 1e-12)
-    return float((weight @ v).norm())
+    return used, float((weight @ v).norm())

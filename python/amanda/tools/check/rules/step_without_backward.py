@@ -44,13 +44,12 @@ class StepWithoutBackward(Rule):
             self._steps.add(step, "" if step.backward_passes else self._fault(step))
 
     def after_step(self, step: Step) -> None:
-        from ..gradients import Used, sampled
+        from ..gradients import Used
 
         if step.has_closure:
             self._steps.add(step, self._fault(step))
-        parameters = step.parameters
         every = self._steps.is_suspect(step.optimizer)
-        used = [Used(one) for one in parameters if one.grad is not None] if every else sampled(parameters)
+        used = [Used(one) for one in step.parameters if one.grad is not None] if every else step.used
         self._used[step.optimizer] = used
 
     def _fault(self, step: Step) -> str:
