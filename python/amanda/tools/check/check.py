@@ -73,7 +73,7 @@ class Check(TellsSkips, Tool):
     # ---- results ----------------------------------------------------------------------------------------------------
 
     def findings(self) -> list[Finding]:
-        """What was found, in the order in which it was found."""
+        """The findings, in the order in which they were found."""
         return self._report.findings()
 
     @property

@@ -51,7 +51,7 @@ class Used:
 
 
 def sampled(parameters: Sequence[Any]) -> list[Used]:
-    """Of two of the parameters that have a gradient, far apart if possible."""
+    """The gradients of two parameters that have one, far apart if possible."""
     apart = [one for one in (parameters[0], parameters[-1]) if one.grad is not None]
     if len(apart) < SAMPLED:
         apart = list(itertools.islice((one for one in parameters if one.grad is not None), SAMPLED))

@@ -75,7 +75,7 @@ class TrainingRuns:
         self.stepped = Stepped()
 
     def wants(self) -> bool:
-        """True for the first such operator of a model that is in the model's mode. Others would tell the same."""
+        """True for the first such operator of a model that is in the model's mode. Others have the same mode."""
         modules = running()
         if not modules or modules[-1] in self._known or modules[0].training != modules[-1].training:
             return False

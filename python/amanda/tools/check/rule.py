@@ -1,4 +1,4 @@
-"""Rule: the base of all rules, and what they are told about optimizers."""
+"""Rule: the base of all rules. Step: a step of an optimizer, as rules see it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Rule:
         self._report.add(self, place, evidence, count, key)
 
     def read(self, tensor: Any, function: Callable[[Any], T]) -> T | None:
-        """What the function returns for a tensor with elements; None, and the tensor is counted, if it has none."""
+        """Calls the function on a tensor with elements; one without elements is counted, and gives None."""
         return self._report.skips.read(tensor, lambda plain, _: function(plain))
 
     def found_in(self, context: OpContext, evidence: str) -> None:

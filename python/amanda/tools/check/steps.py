@@ -1,4 +1,4 @@
-"""OptimizerSteps: tells rules of the steps of all optimizers, while a scope is open. Imports torch."""
+"""OptimizerSteps: calls rules at the steps of all optimizers, while a scope is open. Imports torch."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _held_by(holder: _Holder) -> Any:
 
 
 def _part(module: Any, kind: str, name: str) -> Any:
-    """What a module holds under this name, or None. The dicts of a scripted module are no dicts, and have no `get`."""
+    """The part of a module under this name, or None. The dicts of a scripted module are no dicts, and have no `get`."""
     parts = module.__dict__.get(kind, {})
     return parts[name] if name in parts else None  # noqa: SIM401
 

@@ -10,8 +10,8 @@ from ..rule import Rule, Step, operands
 
 
 class BatchNormInEvaluation(Rule):
-    """A model runs without gradients, in training mode, and its batch normalization takes the statistics of the batch:
-    results depend on what else is in the batch, and the running statistics learn from data of the evaluation.
+    """A model runs without gradients, in training mode, and its batch normalization takes the statistics of the batch.
+    Results then depend on the other examples of the batch, and the running statistics learn from data of the evaluation.
 
     In a program that trains, it looks at the models that are trained, from their first step on. It says nothing in
     `torch.optim.swa_utils.update_bn`, in checkpointed regions, and about models that are never trained there, such as

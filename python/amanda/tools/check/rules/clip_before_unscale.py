@@ -15,8 +15,8 @@ from ..scalers import calling_scaler
 
 
 class ClipBeforeUnscale(Rule):
-    """Gradients of a loss that `GradScaler` has scaled are clipped before they are unscaled: the limit is compared with a
-    norm that is some thousand times too large, and each step is as if gradients were clipped to almost nothing."""
+    """Gradients of a loss that `GradScaler` has scaled are clipped before they are unscaled. The limit is compared with a
+    norm that is some thousand times too large, so almost nothing is left of each gradient."""
 
     name = "clip-before-unscale"
     sentence = "gradients are clipped while they are scaled"

@@ -15,7 +15,8 @@ EVERY = 4
 
 class DeadUnits(Rule):
     """A unit of a ReLU, a channel, is zero for all examples of all runs that were looked at: every fourth, and at least
-    eight. It gets no gradient any more. Layers may have some units that are seldom used: it tells at half of a layer."""
+    eight. It gets no gradient any more. Layers may have some units that are seldom used, so it reports layers of which
+    half is dead."""
 
     name = "dead-units"
     sentence = "units of a ReLU are always zero"

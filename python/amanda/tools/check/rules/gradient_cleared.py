@@ -11,9 +11,9 @@ from ..rule import Rule, Step
 
 
 class GradientCleared(Rule):
-    """A backward pass has run, and the gradients of all parameters of the optimizer are gone, or were set to zero, when it
-    steps: `zero_grad()` is between `backward()` and `step()`, or the loss does not depend on them. It tells at the end, of
-    an optimizer with two such steps or more, and with at most one that was right.
+    """A backward pass has run, and all gradients of the optimizer are gone, or were set to zero, when it steps.
+    `zero_grad()` is between `backward()` and `step()`, or the loss does not depend on the parameters. It reports, at the
+    end, an optimizer with two such steps or more, and with at most one that was right.
     """
 
     name = "gradient-cleared"

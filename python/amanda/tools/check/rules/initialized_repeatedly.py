@@ -16,7 +16,7 @@ LEAST = 3
 
 class InitializedRepeatedly(Rule):
     """A parameter is filled with random numbers three times or more, as where each module of a model initializes all
-    modules in it: large models then take minutes to be made, and the random state depends on how they are nested."""
+    modules in it. Large models then take minutes to be made, and random numbers depend on how modules are nested."""
 
     name = "initialized-repeatedly"
     sentence = "a parameter is initialized again and again"

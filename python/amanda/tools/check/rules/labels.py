@@ -13,8 +13,8 @@ MEAN = 1  # of `reduction`
 
 
 class Labels(Rule):
-    """Labels of a loss over classes are no class (the program then fails, or on a GPU ends with a device assertion), or all
-    labels of a batch are ignored, so that the mean is NaN.
+    """Labels of a loss over classes are no classes: the program fails, on a GPU with a device assertion. Or all labels of a
+    batch are ignored, so that the mean is NaN.
 
     It reads labels that are on the CPU; elsewhere, that would wait for the device.
     """

@@ -12,9 +12,9 @@ from ..rule import Rule, operands
 
 
 class LossBroadcast(Rule):
-    """A prediction of shape (N, 1) and a target of shape (N,), or the other way round, are subtracted: the result has shape
-    (N, N), each prediction is compared with each target, and the model learns their mean. The same for masks: (N, 1, H, W)
-    and (N, H, W).
+    """A prediction of shape (N, 1) and a target of shape (N,), or the other way round, are subtracted. The result has shape
+    (N, N): each prediction is compared with each target, and the model learns the mean of all targets. The same happens
+    with masks of shapes (N, 1, H, W) and (N, H, W).
 
     It looks at subtractions of a value that a gradient is computed for and one without, and at losses of
     `torch.nn.functional`. Differences of pairs that are meant have the same number of axes: ``a[:, None] - b[None, :]``.

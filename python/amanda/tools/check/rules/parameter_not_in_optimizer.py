@@ -21,8 +21,8 @@ class _Trained(NamedTuple):
 
 
 class ParameterNotInOptimizer(Rule):
-    """A parameter gets gradients, no optimizer that steps has it, and nothing else writes to it: it keeps its first value,
-    as a layer does that was added, or put in place of another, after the optimizer was made.
+    """A parameter gets gradients, no optimizer that steps has it, and nothing else writes to it, so that it keeps its first
+    value. An example is a layer that replaces another one after the optimizer was made.
 
     Freeze what is not to be trained: `requires_grad_(False)` also saves the time for its gradient.
     """

@@ -13,7 +13,7 @@ from ..rule import Rule, Step
 
 class Reinitialized(Rule):
     """A parameter that an optimizer has trained is filled with random numbers, or zeros, and the same optimizer goes
-    on to train it: what was learned is lost, and the optimizer's state is of other values.
+    on to train it. The training until then is lost, and the optimizer's state belongs to other values.
 
     A new optimizer for the new values, as in a cross-validation, is no finding.
     """

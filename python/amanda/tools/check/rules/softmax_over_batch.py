@@ -9,8 +9,8 @@ from ..rule import Rule, operands
 
 
 class SoftmaxOverBatch(Rule):
-    """A loss over classes, which are on axis 1, gets a softmax over another axis, such as that of the batch: the
-    probabilities of an example do not add up to 1, and examples of a batch compete."""
+    """A loss over classes, which are on axis 1, gets a softmax over another axis, such as that of the batch. The
+    probabilities of an example then do not add up to 1, and examples of a batch compete."""
 
     name = "softmax-over-batch"
     sentence = "softmax runs over another axis than that of the classes"

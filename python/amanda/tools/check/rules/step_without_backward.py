@@ -11,7 +11,7 @@ from ..rule import Rule, Step
 
 class StepWithoutBackward(Rule):
     """An optimizer steps, and no gradient of its parameters is new: there is none, or all are those of its last step. It
-    tells at the end, of an optimizer with two such steps or more, and with at most one that was right: some steps without
+    reports, at the end, an optimizer with two such steps or more, and with at most one that was right: some steps without
     gradients may be meant. Steps with a backward pass before them are for "gradient-cleared".
     """
 

@@ -12,8 +12,8 @@ LEAST = 4096  # elements
 
 
 class StridedOperand(Rule):
-    """A matrix product or a convolution gets a large operand whose elements do not lie one after the other on either of
-    its last axes, or not in an order of convolutions: it copies the operand in each run."""
+    """A matrix product gets a large operand that has gaps between its elements on both of its last axes, or a convolution
+    gets one that is neither contiguous nor in channels-last order. Each run then copies the operand."""
 
     name = "strided-operand"
     sentence = "a product copies an operand that is not contiguous"

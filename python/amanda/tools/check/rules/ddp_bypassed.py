@@ -1,4 +1,4 @@
-"""raw-module-beside-ddp."""
+"""ddp-bypassed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..modes import records, running
 from ..rule import Rule, Step
 
 
-class RawModuleBesideDDP(Rule):
+class DDPBypassed(Rule):
     """A module is wrapped by `DistributedDataParallel`, and the training calls the module itself: gradients are not
     averaged, and the weights of the ranks part. Evaluation by the module itself is right, and no finding."""
 
-    name = "raw-module-beside-ddp"
-    sentence = "training runs beside DistributedDataParallel"
+    name = "ddp-bypassed"
+    sentence = "training bypasses DistributedDataParallel"
     fix = "call what DistributedDataParallel returned, not the module that it was given"
     ops = (*ops.linear_like, *ops.convolution, "embedding")
     bad = """
