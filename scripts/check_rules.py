@@ -20,14 +20,14 @@ def listed(rules: tuple[type[Rule], ...] = RULES) -> str:
     """The text between the marks."""
     advice = [rule for rule in rules if rule.is_advice]
     default = [rule for rule in rules if not rule.is_advice]
-    parts = [*map(_section, default), "### With --advice", *map(_section, advice)]
+    parts = [*map(_section, default), "## Rules of --advice", *map(_section, advice)]
     return "\n" + "\n\n".join(parts) + "\n\n"
 
 
 def _section(rule: type[Rule]) -> str:
     wrong = textwrap.dedent(rule.bad).strip("\n").rstrip()
     return (
-        f"#### {rule.name}\n\n{rule.sentence[0].upper()}{rule.sentence[1:]}. {_one_paragraph(rule)}\n\n"
+        f"### {rule.name}\n\n{rule.sentence[0].upper()}{rule.sentence[1:]}. {_one_paragraph(rule)}\n\n"
         f"Wrong:\n\n```text\n{wrong}\n```\n\nFix: {rule.fix}."
     )
 
