@@ -71,16 +71,20 @@ class TrainingRuns:
 
     def __init__(self) -> None:
         self._models: dict[int, _Runs] = {}  # by the outermost module's id
-        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._chosen: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = (
+            weakref.WeakKeyDictionary()
+        )  # a module of each model
         self.stepped = Stepped()
 
     def wants(self) -> bool:
-        """True for the first such operator of a model that is in the model's mode. Others have the same mode."""
+        """True for operators of the first such module of a model that is in the model's mode. Others have the same mode."""
         modules = running()
-        if not modules or modules[-1] in self._known or modules[0].training != modules[-1].training:
+        if not modules or modules[0].training != modules[-1].training:
             return False
-        self._known.add(modules[-1])
-        return True
+        chosen = self._chosen.get(modules[-1])
+        if chosen is None or chosen() is None:
+            chosen = self._chosen[modules[-1]] = weakref.ref(modules[0])
+        return chosen() is modules[0]
 
     def add(self, place: Place) -> None:
         """An operator runs in training mode, and is not recorded."""
