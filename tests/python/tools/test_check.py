@@ -259,6 +259,24 @@ def test_a_part_of_two_models_in_evaluation_mode_is_no_mistake():
     assert found(program).findings() == []
 
 
+@pytest.mark.parametrize("clears", [False, True])
+def test_steps_with_a_closure(clears):
+    """As Lightning calls them: what `before_step` could see of gradients is that of the step before."""
+    body, head = nn.Linear(4, 4), nn.Linear(4, 3)
+    optimizer = torch.optim.Adam(body.parameters(), 0.01)
+
+    def closure():
+        if clears:
+            optimizer.zero_grad()
+        loss = F.cross_entropy(head(body(torch.randn(6, 4))), torch.randint(3, (6,)))
+        loss.backward()
+        return loss
+
+    check = found(lambda: [optimizer.step(closure) for _ in range(4)])
+    expected = ["parameter-not-in-optimizer"] if clears else ["missing-zero-grad", "parameter-not-in-optimizer"]
+    assert [one.rule for one in check.findings()] == expected
+
+
 @pytest.mark.parametrize("kind", [Images, Tokens])
 def test_the_loop_without_mistakes_has_no_finding_and_its_results_are_equal(kind):
     expected, check = Training(kind).run(), Check(advice=True)

@@ -63,9 +63,17 @@ class ParameterNotInOptimizer(Rule):
                     self._used[id(operand)] = weakref.ref(operand), Place.of(context), name
 
     def before_step(self, step: Step) -> None:
-        self._in_optimizers.update(map(id, step.parameters))
-        if step.has_closure or step.number >= LOOKED_AT:
+        if not step.has_closure:
+            self._look_at_gradients(step)
+
+    def after_step(self, step: Step) -> None:
+        if step.has_closure:
+            self._look_at_gradients(step)
+
+    def _look_at_gradients(self, step: Step) -> None:
+        if step.number >= LOOKED_AT:
             return
+        self._in_optimizers.update(map(id, step.parameters))
         for key, (reference, place, name) in self._used.items():
             parameter = reference()
             if parameter is None or key in self._in_optimizers or parameter.grad is None:
@@ -81,5 +89,5 @@ class ParameterNotInOptimizer(Rule):
             if parameter is not None and key not in self._in_optimizers and parameter._version == version:
                 found.setdefault(place, []).append(name)
         for place, names in found.items():
-            self.found(place, f"nothing has changed {', '.join(names)}, which got gradients")
+            self.found(place, f"{', '.join(names)} got gradients, and kept their first values")
         self._with_gradient.clear()
