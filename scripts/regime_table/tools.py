@@ -62,6 +62,7 @@ TOOLS = {
     "CascadePruning": Made("research", lambda tools, *_: tools.CascadePruning(tokens=0.5)),
     "CausalDiff": Made("tools.diff", lambda tools, _, record: tools.CausalDiff(record, progress=False)),
     "ChannelPruning": Made("research", lambda tools, *_: tools.ChannelPruning()),
+    "Check": Made("tools.check", lambda tools, *_: tools.Check()),
     "CuptiProfiler": Made("tools.cupti_profiler", lambda tools, *_: tools.CuptiProfiler()),
     "DynamicQuantization": Made("tools.quantization", lambda tools, *_: tools.DynamicQuantization(), _infer),
     "EffectivePath": Made("research", lambda tools, *_: tools.EffectivePath(), _extract, "scores"),

@@ -20,6 +20,7 @@ import structures
 import torch
 import torch_own
 import training
+from amanda.tools.check import Check
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
@@ -37,7 +38,7 @@ def every_look() -> list[amanda.Tool]:
 
 
 def shipped() -> list[amanda.Tool]:
-    return [Profile(), GraphTracing(), OpStatistics(), GradientStatistics(), Flops()]
+    return [Profile(), GraphTracing(), OpStatistics(), GradientStatistics(), Flops(), Check(advice=True)]
 
 
 # Each with what tells that its first tool took part.
@@ -107,3 +108,15 @@ def test_program_gives_the_same_under_a_tool(name: str, regime: str) -> None:
     if isinstance(tools[0], Itself):
         assert tools[0].kept <= left_out()
     gc.collect()
+
+
+MEANT = {"accelerate_offload": ["dropout-in-evaluation"] * 2}  # its models, in training mode, run without gradients
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_check_finds_nothing_in_a_program_that_is_right(name: str) -> None:
+    check = Check()
+    with amanda.apply(check):
+        outcome(PROGRAMS[name])
+    assert [finding.rule for finding in check.findings()] == MEANT.get(name, []), check.answer()
+    assert "failed" not in check.skipped

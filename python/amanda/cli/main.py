@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from amanda import _core
 from amanda.cli import (
+    check,
     diff,
     doctor,
     flops,
@@ -37,6 +38,7 @@ COMMANDS: tuple[Command, ...] = (
     nan.FindNan(),
     inplace.FindWrites(),
     gradients.FindCuts(),
+    check.CheckProgram(),
     diff.Diff(),
     trace.TraceExpressions(),
     watch.Watch(),

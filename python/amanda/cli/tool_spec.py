@@ -20,6 +20,7 @@ from amanda.driver.identity import frames
 #: The tools that ship and need no model or function to be made, by the names that commands know.
 SHIPPED = {
     "capture": "amanda.tools.capture:Capture",
+    "check": "amanda.tools.check:Check",
     "cupti": "amanda.tools.cupti_profiler:CuptiProfiler",
     "cuts": "amanda.tools.cuts:GradientCuts",
     "flops": "amanda.tools.flops:Flops",

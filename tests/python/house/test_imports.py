@@ -88,9 +88,10 @@ def targets(node, folder, known, public):
     if isinstance(node, ast.Import):
         return [inside(alias.name) for alias in node.names if inside(alias.name) is not None]
     if node.level:
-        in_tool = folder.startswith("tools.") and node.level == 1
+        parts = folder.split(".")
+        in_tool = parts[0] == "tools" and node.level < len(parts)
         assert in_tool, f"line {node.lineno}: imports name the whole path, but for those inside the folder of one tool"
-        source = ".".join(filter(None, [folder, node.module]))
+        source = ".".join(filter(None, [*parts[: len(parts) - node.level + 1], node.module]))
     else:
         source = inside(node.module)
     if source is None:

@@ -92,3 +92,11 @@ def test_a_traced_module_has_no_trace_of_a_tool(after):
     with amanda.apply(after("linear", lambda y: y * 2)):
         traced = torch.jit.trace(module, (X,))
     assert torch.equal(traced(X), module(X))
+
+
+def test_parameters_of_a_scripted_module_have_names():
+    scripted, names, tool = torch.jit.script(nn.Sequential(nn.Linear(2, 3), nn.ReLU())), [], amanda.Tool("names")
+    tool.add_inst_for_op(lambda context: names.append(context.parameter_names), ops="linear")
+    with amanda.apply(tool):
+        scripted(X)
+    assert names == [(None, "0.weight", "0.bias")]

@@ -16,6 +16,7 @@ from amanda.research.error_injection import BitFlip, ErrorInjection
 from amanda.research.pruning import ActivationPruning, CascadePruning, ChannelPruning, HeadPruning, TilewisePruning
 from amanda.research.rematerialization import Rematerialization
 from amanda.tools.capture import Capture
+from amanda.tools.check import Check
 from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.cuts import GradientCuts
 from amanda.tools.diff import CausalDiff, Recorder
@@ -43,6 +44,7 @@ TOOLS = {
     "CascadePruning": lambda folder: CascadePruning(heads=0.5),
     "CausalDiff": lambda folder: CausalDiff(record(folder), progress=False),
     "ChannelPruning": lambda folder: ChannelPruning(0.5),
+    "Check": lambda folder: Check(),
     "Collectives": lambda folder: Collectives(),
     "HookCoverage": lambda folder: HookCoverage(Net()),
     "CuptiProfiler": lambda folder: CuptiProfiler(),

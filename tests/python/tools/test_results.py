@@ -26,6 +26,7 @@ from amanda.toolkit.frames import line_of_code
 from amanda.toolkit.loss_scaling import LossScaling
 from amanda.toolkit.optimizer_phase import OptimizerPhase
 from amanda.tools.capture import Capture, Patch
+from amanda.tools.check import Check
 from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.cuts import GradientCuts
 from amanda.tools.diff import CausalDiff, Recorder
@@ -88,7 +89,14 @@ def model(kind=Model):
 
 
 WITHOUT_RESULTS = {MappingTool, OptimizerPhase, SparsitySchedule}  # they write keys into contexts
-WITHOUT_RESULTS |= {Capture, InplaceErrors, NaNSentinel, Patch, Recorder}  # what they find are tensors, findings, files
+WITHOUT_RESULTS |= {
+    Capture,
+    Check,
+    InplaceErrors,
+    NaNSentinel,
+    Patch,
+    Recorder,
+}  # what they find are tensors, findings, files
 WITHOUT_RESULTS |= {amanda.StepTool, DeadUnits, LossScaling}  # parts of others
 WITHOUT_RESULTS |= {CausalDiff, History, Trace}  # they have tests of their own: what their rows are, arguments say
 TOOLS = {

@@ -83,13 +83,19 @@ def _path_at_home(holder: _Holder) -> str | None:
 def _path_when_searched(holder: _Holder) -> str | None:
     found = holder.outermost()
     for name in holder.path.split(".") if holder.path else ():
-        found = None if found is None else port.without_compiler(found.__dict__.get("_modules", {}).get(name))
+        found = None if found is None else port.without_compiler(_part(found, "_modules", name))
     return holder.path if found is not None and found is holder.module() else None
 
 
 def _held_by(holder: _Holder) -> Any:
     module = holder.module()
-    return None if module is None else module.__dict__.get(holder.kind, {}).get(holder.name)
+    return None if module is None else _part(module, holder.kind, holder.name)
+
+
+def _part(module: Any, kind: str, name: str) -> Any:
+    """The part of a module under this name, or None. The dicts of a scripted module are no dicts, and have no `get`."""
+    parts = module.__dict__.get(kind, {})
+    return parts[name] if name in parts else None  # noqa: SIM401
 
 
 def _search_running(running: list[Any]) -> None:

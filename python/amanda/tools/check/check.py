@@ -1,0 +1,161 @@
+"""Check: the tool."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from amanda import OpContext, Tool
+from amanda.toolkit import Skips, TellsSkips, eager_only
+from amanda.toolkit.evidence import counted
+from amanda.toolkit.frames import outwards
+
+from .allowed import Allowed, check_name
+from .finding import Finding
+from .report import Report
+from .rule import Rule
+from .rules import RULES
+
+_WHY = "rules follow a program line by line"
+
+
+class Check(TellsSkips, Tool):
+    """Looks for mistakes in a program while it runs, by rules::
+
+        check = Check()
+        with amanda.apply(check):
+            train(model)
+        print(check.answer())
+
+    Each rule looks only at the operators that it names, and most of them once per place in the program. No rule changes the
+    program. Labels are read on the CPU; only "dead-units", which is advice, reads results of operators.
+
+    Arguments:
+        only: names of rules; by default, all that are no advice.
+        advice: also rules for which right programs may have reasons.
+        allow: "RULE", "RULE:MODULE" or "RULE:FILE.py:LINE", which is then no finding. A comment in the line does the same:
+            ``# amanda: allow(RULE)``.
+        rules: classes of rules; by default, those that ship.
+
+    Raises:
+        ValueError: there is no such rule.
+    """
+
+    _speaker = "check"
+
+    def __init__(
+        self,
+        *,
+        only: Sequence[str] = (),
+        advice: bool = False,
+        allow: Iterable[str] = (),
+        rules: Sequence[type[Rule]] = RULES,
+    ) -> None:
+        super().__init__()
+        names = [rule.name for rule in rules]
+        for name in only:
+            check_name("only", name, names)
+        self._skips = Skips("check")
+        self._report = Report(Allowed(allow, names), self._skips)
+        chosen = [rule for rule in rules if (rule.name in only if only else advice or not rule.is_advice)]
+        self._rules = [rule(self._report) for rule in chosen]
+        self._steps: Any = None
+        self._open = 0  # scopes
+        for rule in self._rules:
+            if rule.ops:
+                look = functools.partial(self._analyze, look=rule.look)
+                self.add_inst_for_op(look, False, rule.with_outputs, ops=_of_torch(rule.ops), optional=True)
+        if any(rule.counts_backward for rule in self._rules):
+            self.add_inst_for_op(self._analyze_seed, ops="aten::ones_like", optional=True)
+
+    # ---- results ----------------------------------------------------------------------------------------------------
+
+    def findings(self) -> list[Finding]:
+        """The findings, in the order in which they were found."""
+        return self._report.findings()
+
+    @property
+    def rules(self) -> list[str]:
+        """The names of the rules that it follows."""
+        return [rule.name for rule in self._rules]
+
+    def answer(self, *, ended_well: bool = True) -> str:
+        """The findings; or that there is none, and what was looked at.
+
+        Arguments:
+            ended_well: the program did not fail.
+        """
+        found, evidence, steps = self.findings(), self.evidence(), self._steps
+        rules = counted(len(self._rules), "rule")
+        unseen = "" if evidence.is_complete else f"; not looked at: {evidence.not_looked_at}"
+        stepped = (
+            f"{counted(steps.steps, 'step')} of {counted(steps.optimizers, 'optimizer')}"
+            if steps and steps.steps
+            else ""
+        )
+        if not found and not evidence.operators and not stepped:
+            return f"nothing was looked at: no operator ran that {rules} ask for{unseen}"
+        head = counted(len(found), "finding") if found else "nothing found"
+        until = "" if ended_well else ", until the program failed"
+        where = (
+            f"{counted(evidence.operators, 'operator')} that they ask for, and {stepped or 'no step of an optimizer'}"
+        )
+        allowed = f"; {counted(self._report.allowed, 'finding')} allowed" if self._report.allowed else ""
+        return "\n\n".join([f"{head} by {rules}{until}, in {where}{allowed}{unseen}", *map(str, found)])
+
+    def reset(self) -> None:
+        self.reset_evidence()
+        self._skips.reset()
+        self._report.clear()
+        for rule in self._rules:
+            rule.begin()
+        if self._steps is not None:
+            self._steps.reset()
+
+    # ---- the program runs -------------------------------------------------------------------------------------------
+
+    def on_enter(self) -> None:
+        self._open += 1
+        if "torch" in sys.modules:
+            self._follow_optimizers()
+
+    def on_exit(self, error: BaseException | None) -> None:
+        self._open -= 1
+        if self._steps is not None and not self._open:
+            self._steps.close()
+        ended_well = error is None or (isinstance(error, SystemExit) and not error.code)
+        for rule in self._rules:
+            rule.at_end(ended_well)
+
+    def _follow_optimizers(self) -> None:
+        if self._steps is None:
+            from .steps import OptimizerSteps
+
+            self._steps = OptimizerSteps(self._rules)
+        self._steps.open()
+
+    def _analyze(self, context: OpContext, look: Any) -> None:
+        if not eager_only.leaves_out(context, self._skips, _WHY):
+            self._follow_optimizers()  # a program may import torch inside the scope
+            try:
+                look(context)
+            except Exception as error:  # a rule is no reason to end a program
+                self._skips.add("failed", f"{context.op.name}: {type(error).__name__}: {error}")
+
+    def _analyze_seed(self, context: OpContext) -> None:
+        """`backward()` makes the gradient of the loss by this operator, unless it is given one."""
+        if not context.is_symbolic and _in_backward():
+            self._follow_optimizers()
+            context.insert_before_op(self._steps.begin_backward, inputs=[])
+
+
+def _in_backward() -> bool:
+    inside = (frame for frame in outwards(sys._getframe(1)) if frame.f_globals.get("__name__") == "torch.autograd")
+    return any(frame.f_code.co_name == "backward" for frame in inside)
+
+
+def _of_torch(ops: Sequence[str]) -> list[str]:
+    """The names with their namespace: where there is no torch, they are no mistakes."""
+    return [name if "::" in name else f"aten::{name}" for name in ops]

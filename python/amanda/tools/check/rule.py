@@ -1,0 +1,104 @@
+"""Rule: the base of all rules. Step: a step of an optimizer, as rules see it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from amanda import OpContext
+from amanda.toolkit import Place
+
+from .report import Report
+
+if TYPE_CHECKING:
+    from .gradients import Used
+
+T = TypeVar("T")
+
+
+class Step:
+    """A call of an optimizer's `step`."""
+
+    def __init__(self, optimizer: Any, number: int, has_closure: bool, backward_passes: int) -> None:
+        self.optimizer = optimizer
+        self.number = number  #: of this optimizer's steps, from 0 on
+        self.has_closure = has_closure  #: the forward and backward pass run inside the step
+        self.backward_passes = backward_passes  #: calls of `backward()` since the last step of any optimizer
+
+    @functools.cached_property
+    def parameters(self) -> list[Any]:
+        return [one for group in self.optimizer.param_groups for one in group["params"]]
+
+    @functools.cached_property
+    def used(self) -> list[Used]:
+        """The gradients of two parameters, after the step."""
+        from .gradients import sampled
+
+        return sampled(self.parameters)
+
+    @functools.cached_property
+    def place(self) -> Place:
+        """ "SGD.step", and the line that calls it. To be asked for before the step ends."""
+        from .lines import program_line
+
+        return Place(None, f"{type(self.optimizer).__name__}.step", "", program_line(sys._getframe(1)))
+
+
+class Rule:
+    """Base of rules: a class in a file of `rules/`. Its docstring is its documentation.
+
+    `look` is called once for each operator that `ops` names, as an analysis routine of a tool is. `before_step` and
+    `after_step` are called at each step of any optimizer, `before_backward` at each call of `backward()`, and `at_end` when
+    the scope is left.
+    """
+
+    name: ClassVar[str]  #: "loss-broadcast"
+    sentence: ClassVar[str]  #: what is wrong where it finds something
+    fix: ClassVar[str]
+    bad: ClassVar[str]  #: a program in which it finds one place
+    good: ClassVar[str]  #: the same without the mistake
+    is_advice: ClassVar[bool] = False  #: right programs may have reasons for what it finds
+    ops: ClassVar[Sequence[str]] = ()  #: the operators that it looks at, of "aten" if they name no namespace
+    with_outputs: ClassVar[bool] = False  #: it looks at operators after they have run
+    counts_backward: ClassVar[bool] = False  #: it uses `before_backward` or `Step.backward_passes`
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self.begin()
+
+    def begin(self) -> None:
+        """Sets what it remembers to nothing; also called by `reset` of the tool."""
+
+    def look(self, context: OpContext) -> None:
+        """Looks at an operator, once."""
+
+    def before_backward(self) -> None:
+        """Called when the program calls `backward()`."""
+
+    def before_step(self, step: Step) -> None:
+        """Called before an optimizer's step."""
+
+    def after_step(self, step: Step) -> None:
+        """Called after it."""
+
+    def at_end(self, ended_well: bool) -> None:
+        """Called when the scope is left. `ended_well`: not by an exception."""
+
+    def found(self, place: Place, evidence: str, *, count: int = 1, key: str = "") -> None:
+        """Reports a place. Reports with the same place and key are one finding, whose counts add up."""
+        self._report.add(self, place, evidence, count, key)
+
+    def read(self, tensor: Any, function: Callable[[Any], T]) -> T | None:
+        """Calls the function on a tensor with elements; one without elements is counted, and gives None."""
+        return self._report.skips.read(tensor, lambda plain, _: function(plain))
+
+    def found_in(self, context: OpContext, evidence: str) -> None:
+        """Reports each run of the operator that `look` was given."""
+        context.insert_after_op(self.found, outputs=[], place=Place.of(context), evidence=evidence)
+
+
+def operands(context: OpContext) -> dict[str, Any]:
+    """The inputs of an operator, by the names of its schema."""
+    return dict(zip(context.op.input_names, context.inputs, strict=False))

@@ -1,0 +1,45 @@
+"""cast-round-trip."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amanda import OpContext
+
+from ..rule import Rule, operands
+
+
+class CastRoundTrip(Rule):
+    """A tensor is cast to another type, and back, and nothing computes between: two passes over memory, and digits are
+    lost if the type between has fewer. Seen where autograd records."""
+
+    name = "cast-round-trip"
+    sentence = "a tensor is cast back to the type that it had"
+    fix = "leave out both casts, or compute in the type between"
+    is_advice = True
+    ops = ("to", "type_as", "_to_copy")
+    bad = """
+        hidden = model[0](x)
+        model[2](hidden.to(torch.bfloat16).float()).sum().backward()
+    """
+    good = """
+        hidden = model[0](x)
+        model[2](hidden.to(torch.bfloat16).relu().float()).sum().backward()
+    """
+
+    with_outputs = True
+
+    def look(self, context: OpContext) -> None:
+        cast, result = operands(context)["self"], context.outputs[0]
+        before = _type_before(getattr(cast, "grad_fn", None))
+        if before is not None and before != cast.dtype and result.dtype == before:
+            self.found_in(context, f"{str(before)[6:]}, {str(cast.dtype)[6:]}, {str(result.dtype)[6:]}")
+
+
+def _type_before(node: Any) -> Any:
+    """The type of what this node has cast; None if it casts nothing."""
+    if node is None or node.name() != "ToCopyBackward0":
+        return None
+    source, position = node.next_functions[0]
+    metadata = getattr(source, "_input_metadata", ())
+    return metadata[position].dtype if position < len(metadata) else None

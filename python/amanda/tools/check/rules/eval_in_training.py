@@ -1,0 +1,88 @@
+"""eval-in-training."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from amanda import OpContext
+from amanda.toolkit import Place
+
+from ..modes import called_at, running
+from ..rule import Rule, Step, operands
+
+
+class EvalInTraining(Rule):
+    """An optimizer trains a model that is in evaluation mode: its dropout does nothing, its batch normalization learns no
+    statistics. Models of `from_pretrained` begin in this mode.
+
+    It looks at the model when `backward()` is called, and when the optimizer steps. It says nothing if only a part is in
+    evaluation mode, as frozen batch normalization is, or if the optimizer has no gradient of the model. Seen in two steps
+    in a row.
+    """
+
+    name = "eval-in-training"
+    sentence = "a model is trained in evaluation mode"
+    fix = "call model.train() before the training loop, and after each evaluation"
+    ops = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "batch_norm")
+    counts_backward = True
+    bad = """
+        model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)).eval()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), labels).backward()
+            optimizer.step()
+    """
+    good = """
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(3):
+            model.train()
+            model[1].eval()  # frozen statistics
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), labels).backward()
+            optimizer.step()
+            model.eval()
+            F.cross_entropy(model(x), labels)
+    """
+
+    def begin(self) -> None:
+        self._models: dict[int, tuple[weakref.ref[Any], Place]] = {}  # outermost modules, with one such operator each
+        self._lines: dict[int, str] = {}  # of calls of `backward()` while the model was in evaluation mode
+        self._in_a_row: dict[int, int] = {}
+
+    def look(self, context: OpContext) -> None:
+        given, modules = operands(context), running()
+        has_mode = given.get("p", 1) and ("p" in given or given.get("running_mean") is not None)
+        if has_mode and modules and id(modules[-1]) not in self._models:
+            self._models[id(modules[-1])] = weakref.ref(modules[-1]), Place.of(context)
+
+    def before_backward(self) -> None:
+        models = ((key, reference()) for key, (reference, _) in self._models.items())
+        self._lines = {key: called_at() for key, model in models if model is not None and not model.training}
+
+    def before_step(self, step: Step) -> None:
+        if not step.has_closure:
+            self._judge(step)
+
+    def after_step(self, step: Step) -> None:
+        if step.has_closure:
+            self._judge(step)
+
+    def _judge(self, step: Step) -> None:
+        lines, self._lines = self._lines, {}
+        if not lines and not self._in_a_row:
+            return
+        with_gradient = {id(one) for one in step.parameters if one.grad is not None}
+        for key in self._models:
+            reference, place = self._models[key]
+            model = reference()
+            trained = model is not None and any(id(one) in with_gradient for one in model.parameters())
+            if model is None or not trained or model.training or key not in lines:
+                self._in_a_row.pop(key, None)
+                continue
+            count = self._in_a_row[key] = self._in_a_row.get(key, 0) + 1
+            if count > 1:
+                what = f"{type(model).__name__}.training is False, from backward() to the step of the optimizer"
+                self.found(place._replace(source=lines[key]), what, count=2 if count == 2 else 1)

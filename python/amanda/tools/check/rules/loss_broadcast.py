@@ -1,0 +1,75 @@
+"""loss-broadcast."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from amanda import OpContext
+from amanda.toolkit.frames import outwards
+
+from ..rule import Rule, operands
+
+
+class LossBroadcast(Rule):
+    """A prediction of shape (N, 1) and a target of shape (N,), or the other way round, are subtracted. The result has shape
+    (N, N): each prediction is compared with each target, and the model learns the mean of all targets. The same happens
+    with masks of shapes (N, 1, H, W) and (N, H, W).
+
+    It looks at subtractions of a value that a gradient is computed for and one without, and at losses of
+    `torch.nn.functional`. Differences of pairs that are meant have the same number of axes: ``a[:, None] - b[None, :]``.
+    """
+
+    name = "loss-broadcast"
+    sentence = "prediction and target are broadcast, so that each meets all others"
+    fix = "give both the same shape: prediction.squeeze(-1), or target.unsqueeze(-1)"
+    ops = ("sub", "sub_", "rsub", "broadcast_tensors")
+    bad = """
+        predicted, target = nn.Linear(4, 1)(x), x[:, 0]
+        loss = (predicted - target).square().mean()
+        loss.backward()
+    """
+    good = """
+        predicted, target = nn.Linear(4, 1)(x), x[:, 0]
+        loss = (predicted.squeeze(-1) - target).square().mean()
+        pairs = predicted[:, None] - target[None, :, None]  # meant
+        (loss + pairs.square().mean()).backward()
+    """
+
+    def look(self, context: OpContext) -> None:
+        if context.op.__name__ == "broadcast_tensors":
+            pair, is_loss = list(context.inputs[0]), _in_loss_function()
+        else:
+            given = operands(context)
+            pair = [given["self"], given["other"]]
+            is_loss = all(hasattr(one, "requires_grad") for one in pair) and _is_prediction_and_target(*pair)
+        if len(pair) == 2 and is_loss:
+            shapes = [tuple(one.shape) for one in pair]
+            for longer, shorter in (shapes, shapes[::-1]):
+                if grown := _grown(longer, shorter):
+                    self.found_in(context, f"shapes {shapes[0]} and {shapes[1]} give {grown}")
+
+
+def _is_prediction_and_target(one: Any, other: Any) -> bool:
+    computed = [each.grad_fn is not None for each in (one, other)]
+    return sorted(computed) == [False, True] and [each.requires_grad for each in (one, other)] == computed
+
+
+def _grown(longer: tuple[int, ...], shorter: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the result, if the longer shape has one axis more, of size 1, in last or second place, and the result
+    is larger than both; else ()."""
+    if len(longer) != len(shorter) + 1 or not shorter:
+        return ()
+    extra = [
+        axis for axis in (len(longer) - 1, 1) if longer[axis] == 1 and longer[:axis] + longer[axis + 1 :] == shorter
+    ]
+    if not extra or (extra[0] == 1 and len(longer) == 3):  # (N, 1, D) and (N, D): distances of pairs
+        return ()
+    result = tuple(max(pair) for pair in zip(longer, (1, *shorter), strict=True))
+    return result if any(size > before for size, before in zip(result, longer, strict=True)) else ()
+
+
+def _in_loss_function() -> bool:
+    """A loss of `torch.nn.functional` broadcasts its operands."""
+    names = (f for f in outwards(sys._getframe(1)) if f.f_globals.get("__name__") == "torch.nn.functional")
+    return any(frame.f_code.co_name.endswith("_loss") for frame in names)
