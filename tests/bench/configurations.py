@@ -6,6 +6,7 @@ measured nothing is detected.
 
 import contextlib
 import dataclasses
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -175,13 +176,28 @@ def profile(workload, body):
         yield session
 
 
-@row("tools.nonfinite")
-def nonfinite(workload, body):
-    from amanda.tools.nonfinite import NaNSentinel
+# Tools that ship: a line each, and one in targets.py.
+SHIPPED = {
+    "tools.nonfinite": "amanda.tools.nonfinite.NaNSentinel",
+    "tools.inplace": "amanda.tools.inplace.InplaceErrors",
+    "tools.inplace, only what writes": "amanda.tools.inplace.write_recorder.WriteRecorder",
+}
 
-    with applied(body, NaNSentinel()) as session:
-        session.seen = lambda: session.scope.cache_info().hits
-        yield session
+
+def shipped_row(name, tool):
+    """A tool that is made without arguments."""
+    module, _, kind = tool.rpartition(".")
+
+    @row(name)
+    def opened(workload, body):
+        made = getattr(importlib.import_module(module), kind)()
+        with applied(body, made) as session:
+            session.seen = lambda: session.scope.cache_info().hits
+            yield session
+
+
+for name, tool in SHIPPED.items():
+    shipped_row(name, tool)
 
 
 @row("tools.trace, a constant at each linear")

@@ -47,6 +47,7 @@ def run_and_report(
     prepare: Callable[[], object] = lambda: None,
     failed: Callable[[object], object] = lambda status: status,
     strict: bool = False,
+    beside: Scope | None = None,
 ) -> None:
     """Runs a program in a scope, and then `report`, which prints and writes what was found.
 
@@ -59,6 +60,7 @@ def run_and_report(
         failed: is called with the exit status of a program that has not ended well, and returns that of this process.
         strict: the status of this process is `statuses.NOT_LOOKED_AT` where it would be 0, and a tool of the scope was not
             shown or could not read something that ran.
+        beside: see `Program.run_in`.
 
     Raises:
         NotStarted: the scope could not be entered, or `prepare` has failed.
@@ -80,7 +82,7 @@ def run_and_report(
 
     with paths_from_here():
         with before_sudden_end(end_suddenly), shown or contextlib.nullcontext():
-            status = program.run_in(scope, prepare)
+            status = program.run_in(scope, prepare, beside)
         found = end(_report(report, status, stdout), status)
     program_end.leave(found)
 

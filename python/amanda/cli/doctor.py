@@ -9,7 +9,7 @@ import os
 import platform
 
 from amanda import _build, _core
-from amanda.cli import program_arguments
+from amanda.cli import program_arguments, writes
 from amanda.cli.command import Command, Job
 from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.program import Program
@@ -47,7 +47,8 @@ class Doctor(Command):
                 remarks = [line for driver in registry.loaded() for line in driver.remarks()]
                 print("\n".join(["", covered.coverage().table(given.top), *remarks]))
 
-        return functools.partial(run_and_report, program, covered, report, strict=given.strict)
+        beside = writes.recorded(given)
+        return functools.partial(run_and_report, program, covered, report, strict=given.strict, beside=beside)
 
 
 class _Everything(tool.Tool):

@@ -6,7 +6,7 @@ import argparse
 import collections
 from collections.abc import Iterator, Sequence
 
-from amanda.cli import program_end, statuses
+from amanda.cli import program_end, statuses, writes
 from amanda.cli.command import Command, Job, run_under
 from amanda.cli.command_output import Report, program_failed
 from amanda.cli.program import Program
@@ -59,7 +59,8 @@ class FindNan(Command):
         def failed(status: object) -> object:
             return statuses.FOUND if sentinel.findings() else program_failed("nan", program.argv[0], status)
 
-        return run_under(sentinel, program, given, report, coverage=True, failed=failed)
+        beside = writes.recorded(given)
+        return run_under(sentinel, program, given, report, coverage=True, failed=failed, beside=beside)
 
 
 def _texts(sentinel: NaNSentinel, findings: Sequence[Finding]) -> Iterator[str]:

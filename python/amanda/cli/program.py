@@ -60,11 +60,12 @@ class Program:
             path = ""
         return cls(argv, path, lambda: _run_module(argv[0], alter_argv=True))
 
-    def run_in(self, scope: Scope, prepare: Callable[[], object] = lambda: None) -> object:
+    def run_in(self, scope: Scope, prepare: Callable[[], object] = lambda: None, beside: Scope | None = None) -> object:
         """Runs it, and returns its exit status: 1 where an exception has ended it, which is printed as Python does.
 
         Arguments:
             prepare: called when the scope is entered, just before the program starts.
+            beside: another scope, around `scope`, whose tools explain errors of the program.
 
         Raises:
             NotStarted: the scope could not be entered, or `prepare` has failed.
@@ -78,7 +79,7 @@ class Program:
         if absence is not None:
             program_end.tell(f"amanda: {absence}")
         try:
-            with _Entered(scope, prepare):
+            with _Entered(scope, prepare, beside):
                 sys.argv[:] = self.argv
                 if not sys.flags.safe_path:
                     sys.path[0] = self.path
@@ -103,24 +104,26 @@ class _Entered:
     """A scope that prints warnings at its end as text if they are errors: the program, which made them so, has
     ended."""
 
-    def __init__(self, scope: Scope, prepare: Callable[[], object]) -> None:
-        self._scope, self._prepare = scope, prepare
+    def __init__(self, scope: Scope, prepare: Callable[[], object], beside: Scope | None) -> None:
+        self._scope, self._prepare, self._beside = scope, prepare, beside
 
     def __enter__(self) -> None:
         try:
+            if self._beside is not None:
+                self._beside.__enter__()
             self._scope.__enter__()
         except Exception as error:
             raise NotStarted(error) from error
         try:
             self._prepare()
         except Exception as error:
-            self._scope.__exit__(type(error), error, error.__traceback__)
+            self._leave(type(error), error, error.__traceback__)
             raise NotStarted(error) from error
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            self._scope.__exit__(kind, error, traceback)
+            self._leave(kind, error, traceback)
         self._scope._end.detach()  # it would name a line of ours
         if error is None:
             for tool in self._scope._use.in_vain():
@@ -133,6 +136,12 @@ class _Entered:
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
             except Warning as error:
                 program_end.tell(f"amanda: {error}")
+
+    def _leave(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        self._scope.__exit__(kind, error, traceback)
+        if self._beside is not None:
+            self._beside.__exit__(kind, error, traceback)
+            self._beside._end.detach()
 
 
 def _new_main() -> types.ModuleType:

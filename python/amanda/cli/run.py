@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from amanda.cli import program_arguments
+from amanda.cli import program_arguments, writes
 from amanda.cli.command import Command, Job
 from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.live_table import live
@@ -159,7 +159,10 @@ def run(program: Program, settings: Settings, given: argparse.Namespace) -> Job:
 
     shown = live(lambda: f"{', '.join(names)}: {_seconds(started)}, {_runs(entered):,} operators")
     begin = folder.begin if folder is not None else lambda: None
-    return functools.partial(run_and_report, program, entered, report, shown=shown, prepare=begin, strict=given.strict)
+    # Steps that a schedule leaves out cost nothing.
+    beside = writes.recorded(given) if given.schedule is None else None
+    more: dict[str, Any] = {"shown": shown, "prepare": begin, "strict": given.strict, "beside": beside}
+    return functools.partial(run_and_report, program, entered, report, **more)
 
 
 def _scope(tools: Sequence[NamedTool], schedule: str | None, options: dict[str, Any]) -> scope.Scope:

@@ -38,12 +38,16 @@ class Watch(Command):
         option("--skip-first", type=int, default=0, metavar="N", help="not the first N steps")
         option("--parquet", metavar="FOLDER", help="writes all values there, as Parquet files")
         option("--tensorboard", metavar="FOLDER", help="writes all values there, for TensorBoard")
+        option("--histograms", action="store_true", help="of gradients and updates, in these files")
         option("--top", type=int, default=20, help="rows of the table (default: %(default)s)")
 
     def job(self, program: Program, given: argparse.Namespace) -> Job:
         """Prints the loss, gradients, updates and alarms, and a table of the series."""
         schedule = Schedule(every=given.every, skip_first=given.skip_first)
-        history = History(parquet=given.parquet, tensorboard=given.tensorboard, find_loss=True, find_cuts=True)
+        if given.histograms and not (given.parquet or given.tensorboard):
+            raise ValueError("--histograms are written to files: give --tensorboard FOLDER, or --parquet FOLDER")
+        files = {"parquet": given.parquet, "tensorboard": given.tensorboard, "histograms": given.histograms}
+        history = History(**files, find_loss=True, find_cuts=True)
         from torch.optim.optimizer import register_optimizer_step_post_hook as register
 
         options = program_arguments.options(given)

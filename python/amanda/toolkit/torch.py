@@ -8,9 +8,14 @@ calls a `BackwardListener` before and after each backward pass, with a `Backward
 `get_unwrapped`, `WithoutFunctorch` and `FUNCTIONALIZE` are about transformations of torch.func; `differentiates_forward` is
 about forward-mode differentiation. The other names are torch's own, and are the same in all versions of torch for which
 there is a driver.
+
+`explained_by` asks a tool about PyTorch's error "modified by an inplace operation", where a backward pass raises it;
+`next_sequence_number` is what a thread's next node of the backward graph gets as `_sequence_nr()`.
 """
 
 from amanda._torch import framework_probe, undeclared_writes
+from amanda.drivers.torch.backward_errors import OVERWRITTEN_NOTE, explained_by, is_explained
+from amanda.drivers.torch.backward_errors import command as inplace_command
 from amanda.drivers.torch.backward_pass import BackwardCall, BackwardListener, listen_to_backward
 from amanda.drivers.torch.functions import running_function
 from amanda.drivers.torch.identity.call_path import running_modules
@@ -26,6 +31,7 @@ from amanda.drivers.torch.port import (
     WithoutFunctorch,
     WithoutTorchFunction,
     checkpointed_regions,
+    creation_of_view,
     current_node,
     differentiates_forward,
     disabled_torch_function,
@@ -36,6 +42,7 @@ from amanda.drivers.torch.port import (
     is_functional,
     is_legacy_batched,
     make_wrapper,
+    next_sequence_number,
     parse_schema,
     running_leaf,
     saved_tensor_hooks,
@@ -44,6 +51,7 @@ from amanda.drivers.torch.port import (
 
 __all__ = [
     "FUNCTIONALIZE",
+    "OVERWRITTEN_NOTE",
     "RUN_MODULE",
     "BackwardCall",
     "BackwardListener",
@@ -53,20 +61,25 @@ __all__ = [
     "WithoutFunctorch",
     "WithoutTorchFunction",
     "checkpointed_regions",
+    "creation_of_view",
     "current_node",
     "differentiates_forward",
     "disabled_torch_function",
+    "explained_by",
     "framework_probe",
     "functorch_level",
     "functorch_stack",
     "get_unwrapped",
     "graph_task_id",
     "held",
+    "inplace_command",
+    "is_explained",
     "is_functional",
     "is_legacy_batched",
     "listen_to_backward",
     "make_wrapper",
     "named_parts",
+    "next_sequence_number",
     "outermost_modules",
     "parameter_name",
     "parse_schema",

@@ -48,5 +48,35 @@ def test_the_writer_is_named_below_the_error_and_as_the_answer(inplace):
 def test_a_program_without_one(inplace, ends, status, until):
     done = inplace("right", ends)
     assert done.returncode == status
-    answer = f'no error "modified by an inplace operation" left the scope{until}'
-    assert re.search(rf"\n{answer}, in \d+ operators and \d+ backward operators\n", done.stdout)
+    answer = f'no backward pass raised "modified by an inplace operation"{until}'
+    assert re.search(rf"\n{answer}, in \d+ operators\n", done.stdout)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["nan"], ["doctor"], ["run", "-t", "gradients"], ["run", "-t", "profile"], ["run", "-t", "tools.py:Nothing"]],
+)
+def test_other_commands_name_the_writer(command, tmp_path, run_python):
+    (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
+    (tmp_path / "tools.py").write_text("import amanda\nclass Nothing(amanda.Tool): pass\n")
+    done = run_python("-m", "amanda", *command, "script.py", "wrong", "0")
+    assert (
+        "\n[inplace] SigmoidBackward0 needs a tensor that it has saved as 'result' (shape (4, 8), version 0)\n"
+        "  aten::add_ in 0 (script.py:13) wrote to it: version 0 -> 1\n"
+        "  remedy: use add, which returns a new tensor, in place of add_ in script.py:13: x = x + y, not x += y\n"
+        "  the line that saved it: amanda inplace script.py wrong 0\n"
+    ) in done.stderr
+
+
+def test_what_the_recorder_sees_counts_for_no_other_tool(tmp_path, run_python):
+    (tmp_path / "script.py").write_text("import torch\ntorch.ones(3).add_(1)\ntorch.ones(3).exp()\n")
+    (tmp_path / "tools.py").write_text(
+        "import amanda\n"
+        "class Exp(amanda.Tool):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.add_inst_for_op(lambda context: None, ops='exp')\n"
+    )
+    done = run_python("-m", "amanda", "run", "-t", "tools.py:Exp", "--coverage", "script.py")
+    assert done.stdout.startswith("\n1 operator ran, ")
+    assert re.search(r"forward: \d+ dispatched, 1 seen", done.stdout)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from amanda import _torch
-from amanda.drivers.torch import port
+from amanda.drivers.torch import backward_errors, port
 
 _Engine: Any = type(port.engine)
 
@@ -65,6 +65,9 @@ def _run(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     were_caught = _torch.catch_operators(False)  # and the engine's threads do as this one does
     try:
         return port.engine.run_backward(*args, **kwargs)
+    except RuntimeError as error:
+        backward_errors.add_note(error, args[0] if args else ())
+        raise
     finally:
         _torch.catch_operators(were_caught)
 

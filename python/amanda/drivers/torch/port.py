@@ -92,6 +92,10 @@ registered_operators = _get("_C._dispatch_get_all_op_names")
 OpOverload = _get("_ops.OpOverload")
 OpOverloadPacket = _get("_ops.OpOverloadPacket")
 
+# The number that this thread's next node of the backward graph gets.
+next_sequence_number = _get("_C._autograd._get_sequence_nr")
+# How a view was made, as far as it may not be written to.
+creation_of_view = _get("_C._autograd._get_creation_meta")
 current_node = _get("_C._current_autograd_node")  # the node of the backward graph that this thread runs
 WeakTensorRef = _get("_C._WeakTensorRef")
 is_functional = _get("_is_functional_tensor")  # True for a wrapper of torch.func.functionalize

@@ -2,6 +2,7 @@
 
 from .alarms import Alarm, HistoryWarning, Limits
 from .history import History
+from .parameter_histograms import Histogram
 from .rows import GroupBy, Row
 
-__all__ = ["Alarm", "GroupBy", "History", "HistoryWarning", "Limits", "Row"]
+__all__ = ["Alarm", "GroupBy", "Histogram", "History", "HistoryWarning", "Limits", "Row"]

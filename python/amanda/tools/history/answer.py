@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from .alarms import GRADIENT_NORM, Alarm
+from .optimizer_gradients import OPTIMIZER_GRADIENT_NORM
 from .rows import Row
 
 MOST_ALARMS = 5
@@ -16,6 +17,9 @@ def answer_of(rows: Sequence[Row], alarms: Sequence[Alarm]) -> str:
     scalars = [row for row in rows if row.tool == "scalars"]
     lines = [_course(row.name, row) for row in scalars if "loss" in row.name.lower()]
     lines += [_course("norm of all gradients", row) for row in scalars if row.name == GRADIENT_NORM]
+    given = [row for row in scalars if row.name == OPTIMIZER_GRADIENT_NORM]
+    if not _same(given, [row for row in scalars if row.name == GRADIENT_NORM]):
+        lines += [_course("norm of all gradients as optimizers get them", row) for row in given]
     lines += _ratios([row for row in rows if row.quantity == "update_ratio"])
     if not rows:
         return "no step was looked at"
@@ -27,6 +31,14 @@ def _course(name: str, row: Row) -> str:
     steps = f"{row.steps} step{'s' * (row.steps != 1)}"
     between = "" if row.min is None else f", between {row.min:.4g} and {row.max:.4g}"
     return f"{name}: from {row.first:.4g} to {row.value:.4g} in {steps}{between}"
+
+
+def _same(given: Sequence[Row], others: Sequence[Row]) -> bool:
+    """True if the optimizers get the gradients of the backward pass: no accumulation, no clipping."""
+    pairs: list[tuple[float | None, float | None]] = []
+    for one, other in zip(given, others, strict=False):
+        pairs += [(one.first, other.first), (one.value, other.value), (one.max, other.max)]
+    return bool(pairs) and all(a is not None and b is not None and math.isclose(a, b, rel_tol=1e-3) for a, b in pairs)
 
 
 def _ratios(rows: Sequence[Row]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from amanda.toolkit.programs import Rank, this_rank
 
 from .alarms import Alarm
+from .parameter_histograms import Histogram
 from .series import Point
 from .write_errors import explained
 
@@ -69,9 +70,11 @@ class Files:
                 writer.drop_from(step)
         self._started = True
 
-    def add(self, step: int, points: list[Point], alarms: Sequence[Alarm]) -> None:
+    def add(
+        self, step: int, points: list[Point], alarms: Sequence[Alarm], histograms: Sequence[Histogram] = ()
+    ) -> None:
         for writer in self._writers:
-            writer.add(step, points, alarms)
+            writer.add(step, points, alarms, histograms)
 
     def flush(self) -> None:
         for writer in self._writers:

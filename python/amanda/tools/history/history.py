@@ -22,6 +22,8 @@ from .dead_units import DeadUnits
 from .files import Files
 from .loss import loss_of
 from .loss_scales import LossScales
+from .optimizer_gradients import OptimizerGradients
+from .parameter_histograms import Histogram
 from .parameters import ParameterGradients, Updates, Watched, norms_of
 from .rows import GROUPINGS, GroupBy, Row, StepValues, rows_of
 from .series import Point, points_of, scalar
@@ -47,7 +49,8 @@ class History(Results[Row, GroupBy], StepTool):
     before any clipping (``gradient_norm``). Other series are the norm of all gradients together, and the values that
     are logged. Norms are Euclidean, and are accumulated in float64. Where a `torch.amp.GradScaler` scales the loss,
     these are norms of the gradients without that factor, and ``scaled_gradient_norm`` is that of the gradients as they
-    are.
+    are. ``optimizer_gradient_norm`` is that of what optimizers get, after unscaling, clipping, accumulation and averaging
+    over ranks.
 
     Parameters are copied at the beginning of an active step: their memory is used twice in these steps. Operators of
     optimizers, and memory without values (``torch.empty``), are left out.
@@ -69,6 +72,8 @@ class History(Results[Row, GroupBy], StepTool):
         on_alarm: called with each `Alarm`. By default, there is a `HistoryWarning` for the alarms of a step.
         keep: the number of active steps that are kept in memory.
         flush_seconds: files are written each time that so many seconds have passed, and when the scope is left.
+        histograms: files also have, for each parameter, how many elements of its gradient, as optimizers get it, and of its
+            update have which values; see `histograms`.
         find_loss: adds a series "loss", for programs that do not `log` one: the result with one element at which the
             step's first backward pass began, without the factor of a GradScaler.
         find_cuts: raises an alarm for parameters that get no gradient, and says where their path to the loss ends; see
@@ -98,6 +103,7 @@ class History(Results[Row, GroupBy], StepTool):
         on_alarm: Callable[[Alarm], object] | None = None,
         keep: int = 1000,
         flush_seconds: float = FLUSH_SECONDS,
+        histograms: bool = False,
         find_loss: bool = False,
         find_cuts: bool = False,
     ) -> None:
@@ -114,7 +120,9 @@ class History(Results[Row, GroupBy], StepTool):
         self._finds_loss = bool(find_loss)
         self._skips = Skips("history")
         self._watched = Watched()
-        self._updates = Updates(self._watched, self._skips)
+        self._updates = Updates(self._watched, self._skips, bool(histograms))
+        self._optimizer_gradients = OptimizerGradients(self._watched, self._skips, bool(histograms))
+        self._histograms: list[Histogram] = []
         self._gradients = ParameterGradients(self._watched)
         self._loss_scales = LossScales(self._gradients.variables)
         self._dead = DeadUnits(limits.dead) if limits is not None else None
@@ -214,6 +222,7 @@ class History(Results[Row, GroupBy], StepTool):
             )
         self._files.start(step)
         self._updates.begin()
+        self._optimizer_gradients.begin()
         self._loss_scales.begin()
         self._step = step
 
@@ -245,6 +254,7 @@ class History(Results[Row, GroupBy], StepTool):
         self._step = None
         self._scalars.clear()
         self._updates.drop()
+        self._optimizer_gradients.drop()
         with self._lock:
             self._unread_before += _unread_by(self._tools)
         for tool in self._tools:
@@ -264,6 +274,8 @@ class History(Results[Row, GroupBy], StepTool):
         points += norms_of(gradients, GRADIENT_NORM)
         if any(scale is not None for scale in scales):
             points += norms_of(scaled, f"scaled_{GRADIENT_NORM}")
+        points += self._optimizer_gradients.points()
+        histograms = [*self._optimizer_gradients.histograms(), *self._updates.histograms()]
         points += [(scalar(name), sum(values) / len(values)) for name, values in self._scalars.items()]
         if self._finds_loss and "loss" not in self._scalars:
             points += [(scalar("loss"), value) for value in loss_of(found, self._loss_scales.common)]
@@ -276,7 +288,8 @@ class History(Results[Row, GroupBy], StepTool):
         with self._lock:
             self._steps.append(StepValues.of(step, points))
             self._alarms += alarms
-        self._files.add(step, points, alarms)
+            self._histograms = histograms
+        self._files.add(step, points, alarms, histograms)
         if time.monotonic() - self._flushed >= self._flush_seconds:
             self._flushed = time.monotonic()
             self._files.flush()
@@ -299,6 +312,12 @@ class History(Results[Row, GroupBy], StepTool):
         with self._lock:
             return list(self._alarms)
 
+    def histograms(self) -> list[Histogram]:
+        """Those of the last step that was observed, with ``histograms=True``: of gradients, then of updates. Files have
+        all steps'."""
+        with self._lock:
+            return list(self._histograms)
+
     @property
     def skipped(self) -> dict[str, int]:
         """How many parameters could not be read, and backward operators not be followed to parameters, by reason."""
@@ -316,6 +335,7 @@ class History(Results[Row, GroupBy], StepTool):
             self._steps.clear()
             self._alarms.clear()
             self._unread_before.clear()
+            self._histograms.clear()
         self._detectors = None if self._limits is None else Detectors(self._limits)
         if self._dead is not None:
             self._dead.reset()

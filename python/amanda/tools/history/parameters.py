@@ -14,6 +14,7 @@ from amanda import OpContext
 from amanda.toolkit import Arrays, Place, Skips
 from amanda.tools.gradients import Row
 
+from .parameter_histograms import Counted, Histogram, counted, histograms_of
 from .series import Point, norm_of, of_parameter, scalar
 
 Named = Iterable[tuple[str, Any]]
@@ -76,12 +77,14 @@ def _free(name: str, taken: Container[str]) -> str:
 class Updates:
     """Copies parameters at the beginning of a step, and compares them at its end."""
 
-    def __init__(self, watched: Watched, skips: Skips) -> None:
-        self._watched, self._skips = watched, skips
+    def __init__(self, watched: Watched, skips: Skips, has_histograms: bool = False) -> None:
+        self._watched, self._skips, self._has_histograms = watched, skips, has_histograms
+        self._counts: dict[str, Counted] = {}
         self._before: dict[str, tuple[Any, Any]] = {}  # by name: the parameter, and its copy
 
     def begin(self) -> None:
         self._before.clear()
+        self._counts.clear()
         self.copy_new()
 
     def copy_new(self) -> None:
@@ -95,12 +98,13 @@ class Updates:
 
     def drop(self) -> None:
         self._before.clear()
+        self._counts.clear()
         self._watched.drop()
 
     def end(self) -> Iterator[Point]:
         """Norms are Euclidean, accumulated in float64; that of the weight is the one before the step."""
         for name, (parameter, before) in self._before.items():
-            norms = self._skips.read(parameter, functools.partial(_norms, before))
+            norms = self._skips.read(parameter, functools.partial(self._compare, name, before))
             if norms is None:
                 continue
             weight, update = norms
@@ -110,9 +114,15 @@ class Updates:
                 yield of_parameter(name, "update_ratio"), update / weight
         self._before.clear()
 
+    def histograms(self) -> list[Histogram]:
+        """Those of the updates that `end` has compared."""
+        return histograms_of(self._counts, "updates")
 
-def _norms(before: Any, array: Any, arrays: Arrays) -> tuple[float, float]:
-    return arrays.norm(before), arrays.norm(arrays.detached(array) - before)
+    def _compare(self, name: str, before: Any, array: Any, arrays: Arrays) -> tuple[float, float]:
+        update = arrays.detached(array) - before
+        if self._has_histograms:
+            self._counts[name] = counted(update, arrays)
+        return arrays.norm(before), arrays.norm(update)
 
 
 class Gradient(NamedTuple):

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from amanda.toolkit.programs import Rank
 
 from .alarms import Alarm
+from .parameter_histograms import Histogram
 from .series import Point, Series
 from .write_errors import explained
 
@@ -33,24 +34,33 @@ ALARMS = pa.schema(
     [(field.name, _TYPES.get(str(field.type), pa.string())) for field in dataclasses.fields(Alarm)] + [("host", _TEXT)]
 )
 
+HISTOGRAMS = pa.schema(
+    [("step", pa.int64()), ("name", _TEXT), ("quantity", _TEXT)]
+    + [("edges", pa.list_(pa.float64())), ("counts", pa.list_(pa.int64())), ("nonfinite", pa.int64())]
+    + [(name, pa.float64()) for name in ("min", "max", "sum", "sum_squares")]
+    + [("host", _TEXT)]
+)
+
 
 class ParquetFolder:
-    """Writes ``series/rank=0/part-*.parquet`` and ``alarms/rank=0/part-*.parquet``: datasets, to which each rank adds its
-    part. Each file is complete, or it is not there."""
+    """Writes ``series/rank=0/part-*.parquet``, and ``alarms`` and ``histograms`` alike: datasets, to which each rank adds
+    its part. Each file is complete, or it is not there."""
 
     def __init__(self, folder: Path, rank: Rank) -> None:
-        self._parts = {name: _Parts(folder / name / rank.folder) for name in ("series", "alarms")}
+        self._parts = {name: _Parts(folder / name / rank.folder) for name in ("series", "alarms", "histograms")}
         self._host = rank.host
         self._points: list[tuple[int, list[Point]]] = []
         self._alarms: list[Alarm] = []
+        self._histograms: list[dict[str, Any]] = []
 
     def drop_from(self, step: int) -> None:
         """Drops what was written for this step and later ones, by a run that went further than its checkpoint."""
         for parts in self._parts.values():
             parts.drop_from(step)
 
-    def add(self, step: int, points: list[Point], alarms: Sequence[Alarm]) -> None:
+    def add(self, step: int, points: list[Point], alarms: Sequence[Alarm], histograms: Sequence[Histogram]) -> None:
         self._points.append((step, points))
+        self._histograms += [{"step": step, **one._asdict(), "host": self._host} for one in histograms]
         self._alarms += alarms
 
     def flush(self) -> None:
@@ -68,6 +78,9 @@ class ParquetFolder:
             ]
             self._parts["alarms"].write(lambda: pa.Table.from_pylist(rows, schema=ALARMS))
             self._alarms = []
+        if self._histograms:
+            self._parts["histograms"].write(lambda: pa.Table.from_pylist(self._histograms, schema=HISTOGRAMS))
+            self._histograms = []
 
     def close(self) -> None:
         self.flush()

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
 from torch.utils.tensorboard import FileWriter
 
 from .alarms import Alarm
-from .series import Point, Tags
+from .parameter_histograms import Histogram
+from .series import Point, Tags, of_parameter
 from .write_errors import explained
 
 
@@ -28,9 +29,13 @@ class TensorBoardFolder:
         writer.add_event(Event(step=step, file_version="brain.Event:2"))
         writer.add_event(Event(step=step, session_log=SessionLog(status=SessionLog.START)))
 
-    def add(self, step: int, points: list[Point], alarms: Sequence[Alarm]) -> None:
+    def add(self, step: int, points: list[Point], alarms: Sequence[Alarm], histograms: Sequence[Histogram]) -> None:
         values = [Summary.Value(tag=self._tags.of(series), simple_value=value) for series, value in points]
         values += [Summary.Value(tag=f"alarms/{alarm.kind}/{alarm.subject}", simple_value=1) for alarm in alarms]
+        values += [
+            Summary.Value(tag=self._tags.of(of_parameter(one.name, one.quantity)), histo=_of_tensorboard(one))
+            for one in histograms
+        ]
         self._opened().add_summary(Summary(value=values), step)
 
     def flush(self) -> None:
@@ -50,3 +55,16 @@ class TensorBoardFolder:
             with explained(self._folder):
                 self._writer = FileWriter(str(self._folder))
         return self._writer
+
+
+def _of_tensorboard(one: Histogram) -> HistogramProto:
+    """Its buckets have upper limits only, so an empty one comes first."""
+    return HistogramProto(
+        min=one.min,
+        max=one.max,
+        num=sum(one.counts),
+        sum=one.sum,
+        sum_squares=one.sum_squares,
+        bucket_limit=one.edges,
+        bucket=[0, *one.counts],
+    )

@@ -2,5 +2,6 @@
 
 from .finding import InplaceFinding
 from .inplace_errors import InplaceErrors
+from .refused import RefusedWrite
 
-__all__ = ["InplaceErrors", "InplaceFinding"]
+__all__ = ["InplaceErrors", "InplaceFinding", "RefusedWrite"]

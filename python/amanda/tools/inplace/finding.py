@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from amanda.toolkit import Place
 from amanda.toolkit.frames import line_of_code, short_line
@@ -27,60 +29,79 @@ class Write:
 
     def __str__(self) -> str:
         through = f" through {self.view}" if self.view else ""
-        return f"{_at(self.place)} wrote to it{through}: version {self.before} -> {self.after}"
+        return f"{at(self.place)} wrote to it{through}: version {self.before} -> {self.after}"
 
     @property
     def op(self) -> str:
         """The operator without namespace and overload: "add_"."""
-        return self.place.name.rpartition("::")[2].partition(".")[0]
+        return op_of(self.place)
 
 
 @dataclasses.dataclass(frozen=True)
 class InplaceFinding:
     """A tensor that a backward operator needed, and that was written to after the forward operator had saved it."""
 
-    saver: Place  #: the forward operator
-    backward_op: str  #: the autograd node that needed it: "SigmoidBackward0"
-    needed: str  #: the node's name for it: "result", "mat1"
-    operand: str  #: the forward operator's: "input", "output 0"; "" if it is not known, as of an autograd.Function
+    saver: Place | None  #: the forward operator; None if it is not known
+    backward_op: str  #: the autograd node that needed it: "SigmoidBackward0"; "" if it is not known
+    needed: str  #: the node's name for it: "result", "mat1", "saved_tensors[0]"
+    operand: str  #: the forward operator's: "input", "output 0"; "" if it is not known
     is_result: bool  #: it is a result of the forward operator, not an input
     shape: tuple[int, ...]
     parameter: str  #: the name of the parameter that it is, or ""
     version: int  #: when it was saved
     writes: tuple[Write, ...]  #: since then, in order
+    to_learn_more: str = ""  #: the command that finds the saver
 
     @property
     def remedy(self) -> str:
         """The smallest change that helps."""
         first = self.writes[0]
-        where = f" in {short_line(first.place.source)}" if first.place.source else ""
         if first.by_optimizer:
             return "run the forward pass again after the step, or call backward() before it"
-        if first.op.endswith("_") and not first.op.startswith("_") and first.op not in _COPIES:
-            sign = _SIGNS.get(first.op)
-            written = f": x = x {sign} y, not x {sign}= y" if sign else ""
-            return (
-                f"use {first.op.removesuffix('_')}, which returns a new tensor, in place of {first.op}{where}{written}"
-            )
-        return f"write to a copy, x.clone(){where}"
+        return remedy_of(first.op, first.place)
 
     def __str__(self) -> str:
-        what = (
-            f"its {self.operand}"
-            if self.is_result
-            else f"its input {self.operand!r}"
-            if self.operand
-            else "a tensor, found by its size and versions"
-        )
+        unknown = [f"  the line that saved it: {self.to_learn_more}"] if self.to_learn_more else []
+        return "\n".join([self._head(), *(f"  {write}" for write in self.writes), f"  remedy: {self.remedy}", *unknown])
+
+    def _head(self) -> str:
         parameter = f", parameter {self.parameter!r}" if self.parameter else ""
-        head = (
-            f"{_at(self.saver)} saved {what} (shape {self.shape}, version {self.version}{parameter}) for "
-            f"{self.backward_op}, which calls it {self.needed!r}"
+        about = f"(shape {self.shape}, version {self.version}{parameter})"
+        if not self.backward_op:
+            return f"a backward operator needs a tensor {about}, which was found by its size and versions"
+        if self.saver is None:
+            return f"{self.backward_op} needs a tensor that it has saved as {self.needed!r} {about}"
+        what = (
+            f"its {self.operand}" if self.is_result else f"its input {self.operand!r}" if self.operand else "a tensor"
         )
-        return "\n".join([head, *(f"  {write}" for write in self.writes), f"  remedy: {self.remedy}"])
+        return f"{at(self.saver)} saved {what} {about} for {self.backward_op}, which calls it {self.needed!r}"
 
 
-def _at(place: Place) -> str:
+def remedy_of(op: str, place: Place) -> str:
+    """The change that replaces an operator that writes, "add_"."""
+    where = f" in {short_line(place.source)}" if place.source else ""
+    if not op.endswith("_") or op.startswith("_") or op in _COPIES:
+        return f"write to a copy, x.clone(){where}"
+    sign = _SIGNS.get(op)
+    written = f": x = x {sign} y, not x {sign}= y" if sign else ""
+    return f"use {op.removesuffix('_')}, which returns a new tensor, in place of {op}{where}{written}"
+
+
+def at(place: Place) -> str:
     """ "aten::add_ in encoder (model.py:12)"."""
     module = f" in {place.module_path}" if place.module_path else ""
     return f"{place.name}{module}" + (f" ({line_of_code(place.source)})" if place.source else "")
+
+
+def op_of(place: Place) -> str:
+    """The operator without namespace and overload: "add_"."""
+    return place.name.rpartition("::")[2].partition(".")[0]
+
+
+def tensors_of(named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """The tensors among these values, also in lists."""
+    for name, value in named:
+        if isinstance(value, (list, tuple)):
+            yield from tensors_of((f"{name}[{i}]", one) for i, one in enumerate(value))
+        elif hasattr(value, "is_leaf"):
+            yield name, value

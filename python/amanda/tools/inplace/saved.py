@@ -1,98 +1,116 @@
-"""Tensors that operators may have saved for the backward pass, and those that a node can no longer use. Imports torch."""
+"""The tensors that the nodes of a backward graph have saved, and which of them was written to. Imports torch."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from amanda.toolkit import Place
 from amanda.toolkit.torch import parameter_name
 
-from .finding import MESSAGE, Write
+from .writes import version
 
-_SAVED = "_saved_"
-_TOLD = re.compile(
-    MESSAGE + r".*?\[(?P<shape>[\d, ]*)\]\].*? is at version (?P<version>\d+); expected version (?P<expected>\d+)",
-    re.DOTALL,
-)
+_RAW, _SAVED = "_raw_saved_", "_saved_"
+_OF_FUNCTION = "tensors"  # the saved tensors of an autograd.Function
+_TOLD = re.compile(r"\[(?P<shape>[\d, ]*)\]\].*? is at version (?P<version>\d+); expected version (?P<expected>\d+)")
 
 
-class Operand(NamedTuple):
-    """A tensor of an operator when that ran. The tensor itself is not kept."""
+class Told(NamedTuple):
+    """The tensor, as PyTorch's error describes it."""
 
-    name: str
-    is_result: bool
-    storage: int
-    version: int
+    text: str
     shape: tuple[int, ...]
+    version: int  # now
+    expected: int  # when it was saved
 
+    @classmethod
+    def of(cls, error: BaseException) -> Told | None:
+        found = _TOLD.search(str(error))
+        if found is None:
+            return None
+        shape = tuple(int(one) for one in re.findall(r"\d+", found["shape"]))
+        return cls(found[0], shape, int(found["version"]), int(found["expected"]))
 
-def tensors(named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """The tensors among these values that have memory and a version, also in lists."""
-    for name, value in named:
-        if isinstance(value, (list, tuple)):
-            yield from tensors((f"{name}[{i}]", one) for i, one in enumerate(value))
-        elif version(value) is not None and has_storage(value):
-            yield name, value
-
-
-def has_storage(value: Any) -> bool:
-    try:
-        value.untyped_storage()
-    except (AttributeError, NotImplementedError, RuntimeError):  # sparse, and wrappers
-        return False
-    return True
-
-
-def version(value: Any) -> int | None:
-    """None for what has none: no tensor, or one of inference mode."""
-    try:
-        return int(value._version)
-    except (AttributeError, RuntimeError):
-        return None
-
-
-def operands(named: Iterable[tuple[str, Any]], *, is_result: bool) -> list[Operand]:
-    return [
-        Operand(name, is_result, one.untyped_storage()._cdata, one._version, tuple(one.shape))
-        for name, one in tensors(named)
-    ]
-
-
-def write(place: Place, operand: str, tensor: Any, before: int, by_optimizer: bool) -> Write:
-    """The write to this tensor that has just happened."""
-    base = tensor._base
-    view = "" if base is None else f"a view of shape {tuple(tensor.shape)}"
-    shape = tuple((tensor if base is None else base).shape)
-    return Write(place, operand, view, before, tensor._version, by_optimizer, shape)
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
 
 
 class Overwritten(NamedTuple):
     """A tensor that a node has saved, and cannot use."""
 
+    node: Any
     name: str  # the node's
-    size: int  # its number of elements
-    version: int
-    expected: int
-
-    def may_be(self, operand: Operand, last: int) -> bool:
-        """False if it is not this operand, whose version is now `last`. Nodes save views, as a transposed weight, too."""
-        return (math.prod(operand.shape), last, operand.version) == (self.size, self.version, self.expected)
+    storage: int
 
 
-def overwritten(node: Any) -> Overwritten | None:
-    """The first saved tensor of this node that was written to."""
-    for name in dir(node):
-        if name.startswith(_SAVED) or name == "saved_tensors":
-            try:
-                getattr(node, name)
-            except RuntimeError as error:
-                if found := _TOLD.search(str(error)):
-                    size = math.prod(int(one) for one in re.findall(r"\d+", found["shape"]))
-                    return Overwritten(name.removeprefix(_SAVED), size, int(found["version"]), int(found["expected"]))
-    return None
+def overwritten(began: Sequence[Any], told: Told) -> Overwritten | None:
+    """The tensor that PyTorch's error describes, with the node that needs it.
+
+    Arguments:
+        began: where the backward pass began. Nodes run in the order of their numbers, the last one first.
+    """
+    nodes = sorted(_nodes(began), key=lambda node: -int(node._sequence_nr()))
+    return next((found for node in nodes for found in _of(node, told)), None)
+
+
+def _nodes(began: Sequence[Any]) -> list[Any]:
+    ends = [began] if hasattr(began, "grad_fn") else list(began)
+    waiting = [getattr(end, "grad_fn", None) or getattr(end, "node", None) for end in ends]
+    found: dict[Any, None] = {}
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found:
+            found[node] = None
+            waiting += [following for following, _ in node.next_functions]
+    return list(found)
+
+
+def _of(node: Any, told: Told) -> Iterator[Overwritten]:
+    for attribute in dir(node):
+        if attribute.startswith(_RAW):
+            name = attribute.removeprefix(_RAW)
+            kept = [one for one in _kept(node, attribute) if _fits(one, told)]
+            if kept and _raises(node, "saved_tensors" if name == _OF_FUNCTION else f"{_SAVED}{name}", told):
+                storages = {one.data.untyped_storage()._cdata for one in kept}
+                if len(storages) == 1:
+                    yield Overwritten(node, "saved_tensors" if name == _OF_FUNCTION else name, *storages)
+
+
+def _kept(node: Any, attribute: str) -> Sequence[Any]:
+    try:
+        found = getattr(node, attribute)
+    except RuntimeError:  # it has run, and has freed them
+        return ()
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _fits(kept: Any, told: Told) -> bool:
+    """False for what the program's own hooks have packed, too: they would run."""
+    try:
+        if kept.unpack_hook is not None:
+            return False
+        tensor = kept.data
+    except (AttributeError, RuntimeError):  # freed, or none; torch before 2.12 does not show it
+        return False
+    return version(tensor) == told.version and tuple(tensor.shape) == told.shape and _has_storage(tensor)
+
+
+def _has_storage(tensor: Any) -> bool:
+    try:
+        tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):  # sparse, and wrappers
+        return False
+    return True
+
+
+def _raises(node: Any, attribute: str, told: Told) -> bool:
+    try:
+        getattr(node, attribute)
+    except RuntimeError as error:
+        return told.text in str(error)
+    return False
 
 
 def parameter_in(node: Any, storage: int) -> str:

@@ -1,0 +1,64 @@
+"""Errors of backward passes that somebody can explain: a tensor that a node had saved was written to since."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+OVERWRITTEN = "modified by an inplace operation"
+"""The part of PyTorch's error that says which it is."""
+OVERWRITTEN_NOTE = "[inplace] "
+"""How the notes begin that explain it."""
+
+Explain = Callable[[RuntimeError, Sequence[Any]], str]
+"""Called with the error and the tensors, or edges, where the backward pass began. The graph is still there. Returns the
+text of a note; "" if it knows nothing of this pass."""
+_LONGEST = 100  # command line in a note
+
+_explainers: list[Explain] = []
+
+
+@contextlib.contextmanager
+def explained_by(explain: Explain) -> Iterator[None]:
+    """A context in which `explain` is asked about these errors, of backward passes on any thread. The note is that of the
+    innermost one; where nobody is asked, it is how to learn more."""
+    _explainers.append(explain)
+    try:
+        yield
+    finally:
+        _explainers.remove(explain)
+
+
+def add_note(error: RuntimeError, began: Sequence[Any]) -> None:
+    """Adds what is known, once: a pass inside of another one raises the same error in both."""
+    if OVERWRITTEN not in str(error) or is_explained(error):
+        return
+    try:
+        texts = [explain(error, began) for explain in reversed(_explainers)]
+    except Exception as failure:  # the program's error is the one to see
+        texts = [f"what wrote cannot be found: {failure!r}"]
+    if any(texts):
+        error.add_note(f"{OVERWRITTEN_NOTE}{next(filter(None, texts))}")
+    elif not texts:
+        error.add_note(
+            f"{OVERWRITTEN_NOTE}which operator wrote was not recorded; `{command()}` names it, and so does "
+            "amanda.tools.inplace.InplaceErrors() in a scope around the forward and the backward pass"
+        )
+
+
+def is_explained(error: BaseException) -> bool:
+    """True if the error has such a note."""
+    return any(str(note).startswith(OVERWRITTEN_NOTE) for note in getattr(error, "__notes__", ()))
+
+
+def command() -> str:
+    """The command that records which operators write, for this program."""
+    script = sys.argv[0] if sys.argv else ""
+    if not script.endswith(".py") or os.path.basename(script) == "__main__.py":
+        return "amanda inplace script.py"
+    whole = shlex.join(["amanda", "inplace", *sys.argv])
+    return whole if len(whole) <= _LONGEST else f"amanda inplace {shlex.quote(script)} ..."
