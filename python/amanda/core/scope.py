@@ -23,7 +23,9 @@ from amanda.core.tool import Tool, _meant, public_names
 from amanda.driver import protocol, registry
 from amanda.driver.identity import roots
 from amanda.reports import notebook
-from amanda.reports.scope_description import ScopeDescription, description_of
+
+if TYPE_CHECKING:
+    from amanda.reports.scope_description import ScopeDescription
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -199,6 +201,8 @@ class Scope:
         It works while the scope is entered and after it was left, on any thread. Operators on which nothing is scheduled
         are not listed, nor are routines that were removed.
         """
+        from amanda.reports.scope_description import description_of  # few programs ask for it
+
         return description_of(self._core.describe(), self._core.stopped_tools())
 
     def coverage(self) -> CoverageReport:
