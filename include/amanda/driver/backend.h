@@ -130,6 +130,9 @@ class OpCall : public OpSite {
   /// Holds back a copy of the value for this operand. Throws `Error` with a reason only ("float64 where float32 is
   /// needed"); the core adds who and where.
   virtual void set(Side side, size_t position, Value value) = 0;
+  /// Asked after each set(): true if the held value passes no gradient on to the operand that it replaces, and the
+  /// program records that operand's gradient. Values of another shape do.
+  virtual bool stops_gradient(Side /*side*/, size_t /*position*/, Value /*value*/) { return false; }
   /// Puts the held values in place.
   virtual void commit() = 0;
   /// Drops the held values.

@@ -13,7 +13,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, TypeVar
 
 from amanda import _core
-from amanda.core import error_notes, fork, keywords, log_lines, unmatched
+from amanda.core import error_notes, fork, keywords, unmatched
 from amanda.core.coverage.report import CoverageReport, report_of
 from amanda.core.evidence import Evidence
 from amanda.core.near_names import did_you_mean, shown
@@ -347,7 +347,6 @@ class _Here(threading.local):
 
 
 _here = _Here()
-log_lines.follow(lambda: [entry.scope._core for entry in _here.entries])
 
 
 def note_unseen(reason: str, name: str) -> None:
