@@ -123,7 +123,7 @@ class Scope:
         if failure:
             raise failure
         if error is None:
-            self._tell_unmatched(entry.unmatched, self._counts, self._partly_unmatched)
+            self._tell_unmatched(entry.unmatched, self._counts, lambda: self._other_remarks(entry))
         else:
             self._use.has_failed = True
             error_notes.add(error, self._core)
@@ -136,6 +136,9 @@ class Scope:
         calls = [(row.operator, sum(row.skipped.get(why, 0) for why in _COULD_BE_SEEN) + row.seen) for row in rows]
         calls.sort(key=lambda call: -call[1])
         return [call for call in calls if call[1]], "what ran, by calls"
+
+    def _other_remarks(self, entry: _Entry) -> list[str]:
+        return [unmatched.elsewhere(entry.elsewhere)] if entry.elsewhere else self._partly_unmatched()
 
     def _partly_unmatched(self) -> list[str]:
         """Texts about single names in the filters of its tools, once these are in no other scope of this thread."""
@@ -238,13 +241,15 @@ class _Entry:
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.number = 0
-        self.unmatched: list[_core.Unmatched] = []  # what to warn of, once it is left
+        # Once it is left, it warns of these.
+        self.unmatched: list[_core.Unmatched] = []
+        self.elsewhere = ""  # the operator that another thread ran, while this one ran none
         self._steps_back: list[Callable[[BaseException | None], object]] = []
 
     def open(self) -> None:
         scope, back, here = self.scope, self._steps_back, _here.entries
         self.number = number = scope._core.enter()
-        back.append(lambda error: self.unmatched.extend(scope._core.leave(number, error)))
+        back.append(lambda error: self._leave_core(number, error))
         here.append(self)
         back.append(lambda error: here.remove(self))
         back.append(lambda error: _left(number))
@@ -254,6 +259,9 @@ class _Entry:
         for counter in scope._counters:
             back.append(functools.partial(_close, counter))
             counter.open()
+
+    def _leave_core(self, number: int, error: BaseException | None) -> None:
+        self.unmatched, self.elsewhere = self.scope._core.leave(number, error)
 
     def close(self, error: BaseException | None) -> BaseException | None:
         """Undoes every step, even if one raises. Returns the first exception."""
