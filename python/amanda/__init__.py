@@ -9,7 +9,7 @@ from amanda.core import main_interpreter  # noqa: F401  # first of all
 # isort: split
 from amanda import _build, _core, ops, tool
 from amanda._core import Action, CacheInfo, Error, Operator, __version__
-from amanda.core import log_lines, other_project
+from amanda.core import log_lines, other_project, write_check
 from amanda.core.coverage.report import CoverageReport
 from amanda.core.evidence import Evidence
 from amanda.core.op_context import OpContext
@@ -53,7 +53,14 @@ else:
         return value
 
 
+def _write_check() -> write_check.WriteCheck:
+    from amanda.tools.hidden_writes import WriteCheck  # few programs use it
+
+    return WriteCheck()
+
+
 other_project.warn()
+write_check.use(_write_check)
 _core.set_log_sink(log_lines.write)
 registry.register(TorchDriver(Builds(__path__), CompiledFunctions()))
 registry.register(TensorFlowDriver())

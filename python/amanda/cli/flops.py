@@ -80,4 +80,4 @@ def summary(tool: Flops) -> str:
 def _most(tool: Flops) -> str:
     """Where most of it is."""
     module, share = main_part([(row.module_path, row.flops) for row in tool.rows("both")])
-    return f"\n{percent(share)} of it in module {module}" if module else ""
+    return f"\n{percent(share)} of it in module{'s' * ('*' in module)} {module}" if module else ""

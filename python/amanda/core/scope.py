@@ -8,12 +8,12 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, TypeVar
 
 from amanda import _core
-from amanda.core import error_notes, fork, keywords, unmatched
+from amanda.core import error_notes, fork, keywords, unmatched, write_check
 from amanda.core.coverage.report import CoverageReport, report_of
 from amanda.core.evidence import Evidence
 from amanda.core.near_names import did_you_mean, shown
@@ -44,13 +44,18 @@ class Scope:
         on_error: Literal["raise", "disable"],
         options: dict[str, str],
         coverage: bool,
+        check_writes: bool = False,
     ) -> None:
         self._tools = tools
+        self._write_check = write_check.made() if check_writes else None
         self.options = options  # drivers' options, by name
         self._entered_by: tuple[int, CodeType] | None = None  # a frame, or None for the one that calls __enter__
-        self._core = _core.Scope([tool._core for tool in tools], tools, on_error == "disable")
-        self._counters = registry.make_coverage_counters(self._core.tools()) if coverage else []
-        self._every_tool = list(dict.fromkeys(with_dependencies(tools)))
+        check = self._write_check
+        run = tools if check is None else (check.first, *tools, check.last)
+        self._core = _core.Scope([tool._core for tool in run], run, on_error == "disable")
+        own = self._core.tools() if check is None else self._core.tools()[1:-1]
+        self._counters = registry.make_coverage_counters(own) if coverage else []
+        self._every_tool = list(dict.fromkeys(with_dependencies(run)))
         for tool in self._every_tool:
             tool._unseen_log.note_coverage(self._counters)
         self._use = ScopeUse(tools)
@@ -206,7 +211,10 @@ class Scope:
         """
         from amanda.reports.scope_description import description_of  # few programs ask for it
 
-        return description_of(self._core.describe(), self._core.stopped_tools())
+        actions, check = self._core.describe(), self._write_check
+        if check is not None:
+            actions = [action for action in actions if action.tool != check.last.name]
+        return description_of(actions, self._core.stopped_tools())
 
     def coverage(self) -> CoverageReport:
         """Reports the calls that the framework dispatched while this scope was entered, and which of them tools saw.
@@ -224,8 +232,22 @@ class Scope:
 
     def evidence(self) -> list[Evidence]:
         """The operators that each of its tools has looked at, and those that ran and were not looked at. See
-        `Tool.evidence`."""
-        return [tool.evidence() for tool in self._tools]
+        `Tool.evidence`. With ``check_writes=True`` the last one is that of the check, "amanda"."""
+        check = self._write_check
+        return [tool.evidence() for tool in self._tools] + ([] if check is None else [check.evidence()])
+
+    def hidden_writes(self) -> Sequence[Any]:
+        """The writes to tensors that changed no version, one for each place, in the order in which they were found.
+        ``str()`` of one says where it was met, and what has changed.
+
+        Raises:
+            amanda.Error: the scope was made without ``check_writes=True``.
+        """
+        if self._write_check is None:
+            raise _core.Error(
+                "[scope] this scope does not check writes; make it with amanda.apply(..., check_writes=True)"
+            )
+        return self._write_check.findings()
 
 
 _COULD_BE_SEEN = ("unasked", "opaque")  # reasons for which calls of the program itself were skipped
@@ -376,6 +398,7 @@ def apply(
     on_error: Literal["raise", "disable"] = "raise",
     compiled: Literal["eager", "graph", "opaque"] = "eager",
     coverage: bool = False,
+    check_writes: bool = False,
     **unknown: Never,
 ) -> Scope:
     """Creates a scope in which `tools`, and the tools they depend on, apply::
@@ -399,23 +422,27 @@ def apply(
             seen.
         coverage: counts the calls that the framework dispatches, for `Scope.coverage`. It costs about a microsecond per
             call, inner calls included. An operator of a TensorFlow graph counts once for each graph that is instrumented.
+        check_writes: finds writes to tensors that change no version, and that autograd therefore does not know of:
+            through ``.data``, NumPy, pointers, or kernels whose schema does not declare them. Each place is one line in
+            the log; `Scope.hidden_writes` lists them. It reads the memory of all operands, which is slow. Operators
+            of TensorFlow are not checked.
 
     Raises:
         TypeError: one of them is not a tool; there is another keyword.
-        ValueError: an unknown `on_error`, `compiled` or `coverage`; a tool that works step by step (`StepTool`); two tools
-            of which a scope can have one.
+        ValueError: an unknown `on_error`, `compiled`, `coverage` or `check_writes`; a tool that works step by step
+            (`StepTool`); two tools of which a scope can have one.
         amanda.Error: the dependencies have a cycle; `coverage` without a framework.
     """
     for name in unknown:
         keywords.refuse("[scope] apply", name, apply)
-    options = checked_options("apply", tools, on_error, compiled, coverage)
+    options = checked_options("apply", tools, on_error, compiled, coverage, check_writes)
     for tool in tools:
         if isinstance(tool, StepTool):
             raise ValueError(
                 f"[scope] '{tool.name}' works step by step: use `with amanda.scheduled(tool) as run:`, and call run.step() "
                 "after each step"
             )
-    return Scope(tools, on_error, options, coverage)
+    return Scope(tools, on_error, options, coverage, check_writes)
 
 
 def with_dependencies(tools: Iterable[Tool]) -> Iterator[Tool]:
@@ -426,7 +453,12 @@ def with_dependencies(tools: Iterable[Tool]) -> Iterator[Tool]:
 
 
 def checked_options(
-    function: str, tools: tuple[Tool, ...], on_error: object, compiled: str, coverage: object
+    function: str,
+    tools: tuple[Tool, ...],
+    on_error: object,
+    compiled: str,
+    coverage: object,
+    check_writes: object,
 ) -> dict[str, str]:
     """For `apply` and `scheduled`: the drivers' options by name. Raises what `apply` says."""
     for tool in tools:
@@ -436,9 +468,10 @@ def checked_options(
     if on_error not in ("raise", "disable"):
         raise ValueError(f'[scope] on_error is "raise" or "disable", got {on_error!r}')
     options = registry.checked({"compiled": compiled})
-    if not isinstance(coverage, bool):
-        raise ValueError(f"[scope] coverage is True or False, got {coverage!r}")
-    if not tools and not coverage:
+    for name, flag in (("coverage", coverage), ("check_writes", check_writes)):
+        if not isinstance(flag, bool):
+            raise ValueError(f"[scope] {name} is True or False, got {flag!r}")
+    if not tools and not coverage and not check_writes:
         unmatched.warn_here(
             f"[scope] {function}() without tools instruments nothing; give it tools: with amanda.{function}(tool): ...",
             UserWarning,
