@@ -30,6 +30,14 @@ std::string place(const ScheduledAction& action, OpSite& site) {
   return fmt::format("{} {} {}", action.routine->name(), name_of(action.point), op_place(site));
 }
 
+void tell_gradient_stops(const ScheduledAction& action, OpSite& site, const std::string& operand) {
+  if (action.told.exchange(true)) return;
+  log_warning_once(
+      fmt::format("[action] {}: it put a tensor of another shape in place of {}, which requires a gradient: the "
+                  "gradient stops there. Schedule the routine with differentiable=True, and it is recorded",
+                  describe(action, site), operand));
+}
+
 }  // namespace
 
 std::string describe(const ScheduledAction& action, OpSite& site) {
@@ -225,6 +233,9 @@ void Values::set(size_t i, Value value) {
     std::string reason = call_.backend().refusal(call_, action_, position(i));
     if (!reason.empty()) throw Error(reason);
     call_.set(side_of(action_.point), position(i), value);
+    if (call_.stops_gradient(side_of(action_.point), position(i), value)) {
+      tell_gradient_stops(action_, call_, operand(i));
+    }
     if (action_.point == Point::kAfter) execution_.replaced_ = true;
   } catch (const Error& reason) {
     fail(fmt::format("{}: {}", operand(i), reason.what()));

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <mutex>
+#include <unordered_set>
 #include <utility>
 
 #include "amanda/base/mutex.h"
@@ -29,6 +30,15 @@ void log_warning(const std::string& line) {
     current = sink();
   }
   current(line);  // outside the lock: a sink may wait for an interpreter
+}
+
+void log_warning_once(const std::string& line) {
+  static auto* said = new std::unordered_set<std::string>;
+  {
+    std::lock_guard lock(mutex);
+    if (!said->insert(line).second) return;
+  }
+  log_warning(line);
 }
 
 }  // namespace amanda

@@ -38,6 +38,7 @@ struct ScheduledAction : ActionInfo {
   // The effects of its recorded runs so far: an in-place operator is prepared for an edit until a run is seen that
   // edits nothing.
   mutable std::atomic<bool> looked{false}, edited{false};
+  mutable std::atomic<bool> told{false};  // that an edit stops a gradient
 
   Edit edits() const {
     if (only_looks()) return Edit::kNo;

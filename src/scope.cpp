@@ -17,14 +17,18 @@ namespace amanda {
 namespace {
 std::atomic<uint64_t> next_entry{1};
 
-void await_call(uint64_t entry) {
-  for (Backend* backend : attached_backends()) backend->await_call(entry);
+void await_call(uint64_t entry, bool elsewhere) {
+  for (Backend* backend : attached_backends()) backend->await_call(entry, elsewhere);
 }
 
-bool end_await_call(uint64_t entry) {
-  bool called = false;
-  for (Backend* backend : attached_backends()) called |= backend->end_await_call(entry);
-  return called;
+AwaitedCall end_await_call(uint64_t entry) {
+  AwaitedCall awaited;
+  for (Backend* backend : attached_backends()) {
+    const AwaitedCall here = backend->end_await_call(entry);
+    awaited.here |= here.here;
+    if (awaited.elsewhere.empty()) awaited.elsewhere = here.elsewhere;
+  }
+  return awaited;
 }
 
 }  // namespace
@@ -47,7 +51,8 @@ uint64_t Scope::enter_entry() {
       tool->on_enter(*this);
       entered.push_back(tool);
     }
-    if (state->filter_use().has_unmatched()) await_call(id);
+    const bool idle = !tools().empty() && !state->is_settled();
+    if (idle || state->filter_use().has_unmatched()) await_call(id, idle);
     thread.entries.push_back({id, state, state->opened()});
     thread.changed([&] { std::erase_if(thread.entries, [id](const ScopeEntry& entry) { return entry.id == id; }); });
   } catch (...) {
@@ -66,7 +71,7 @@ uint64_t Scope::enter_entry() {
   return id;
 }
 
-std::vector<Unmatched> Scope::leave_entry(uint64_t id, const std::exception_ptr& error) {
+ScopeRemarks Scope::leave_entry(uint64_t id, const std::exception_ptr& error) {
   if ((id >> 32) != forks) return {};  // entered by the parent process
   ThreadScopes& thread = ThreadScopes::current();
   auto found = std::find_if(thread.entries.begin(), thread.entries.end(),
@@ -77,7 +82,8 @@ std::vector<Unmatched> Scope::leave_entry(uint64_t id, const std::exception_ptr&
   }
   const std::shared_ptr<ScopeState> state = std::move(found->state);
   thread.entries.erase(found);
-  const bool called = end_await_call(id) || state->misses != 0;
+  AwaitedCall awaited = end_await_call(id);
+  awaited.here |= state->misses != 0;
   CallFrame::keep(state);
   std::exception_ptr first;
   auto keep_first = [&](const auto& step) {
@@ -94,13 +100,18 @@ std::vector<Unmatched> Scope::leave_entry(uint64_t id, const std::exception_ptr&
     keep_first([&] { (*it)->on_exit(*this, error); });
   }
   if (first) std::rethrow_exception(first);
-  std::vector<Unmatched> unmatched;
-  if (error || !called) return unmatched;
+  ScopeRemarks remarks;
+  if (error) return remarks;
+  if (!awaited.here) {
+    if (!awaited.elsewhere.empty() && !state->settle()) remarks.elsewhere = std::move(awaited.elsewhere);
+    return remarks;
+  }
+  state->settle();
   for (Tool* tool : tools) {
     if (thread.is_active(tool) || state->stopped(tool)) continue;
-    for (Unmatched& one : state->filter_use().take_unmatched(*tool)) unmatched.push_back(std::move(one));
+    for (Unmatched& one : state->filter_use().take_unmatched(*tool)) remarks.unmatched.push_back(std::move(one));
   }
-  return unmatched;
+  return remarks;
 }
 
 Scope::Guard Scope::enter() { return Guard(*this); }
@@ -157,9 +168,15 @@ Scope::Guard::~Guard() {
         std::make_exception_ptr(Error("[scope] left by an exception"));  // which exception is unknown during unwinding
   }
   try {
-    const std::vector<Unmatched> unmatched = scope_.leave_entry(entry_, error);
-    if (unmatched.empty()) return;
-    for (const std::string& line : lines_of(unmatched, scope_.analysed_types())) log_warning(line);
+    const ScopeRemarks remarks = scope_.leave_entry(entry_, error);
+    if (!remarks.elsewhere.empty()) {
+      log_warning(
+          fmt::format("[scope] no operator ran on the thread that entered the scope, and {} ran on another thread; a "
+                      "scope covers the thread that enters it: enter it there",
+                      remarks.elsewhere));
+    }
+    if (remarks.unmatched.empty()) return;
+    for (const std::string& line : lines_of(remarks.unmatched, scope_.analysed_types())) log_warning(line);
   } catch (...) {  // a destructor must not throw
     log_warning(fmt::format("[amanda] leaving a scope failed: {}", amanda::describe(std::current_exception())));
   }

@@ -48,6 +48,9 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
   RunCounters& run_counters() { return run_counters_; }
   void clear(OpId id);  // as RecordTable::take(); plans are merged again
   CacheInfo cache_info();
+  /// True if an operator ran in the scope, or it was already reported that none did.
+  bool is_settled() const { return misses != 0 || settled_; }
+  bool settle() { return settled_.exchange(true); }  // returns whether it was
 
   HitCounter hits;
   std::atomic<uint64_t> misses{0};
@@ -62,6 +65,7 @@ class ScopeState : public std::enable_shared_from_this<ScopeState> {
   FilterUse filter_use_{tools_};
   RunCounters run_counters_;
   std::atomic<uint64_t> entries_{0};
+  std::atomic<bool> settled_{false};
   Mutex mutex_;  // of what follows; the parts above have their own
   std::weak_ptr<const void> open_;
   std::vector<std::shared_ptr<ScopeStack>> stacks_;  // they hold scopes by plain pointer: no cycle

@@ -49,8 +49,8 @@ void TorchBackend::switch_to(ScopeStack* scopes) {
 
 void TorchBackend::expect(const std::vector<std::string>& patterns) { promote_wanted(patterns); }
 
-void TorchBackend::await_call(uint64_t entry) { pytorch::await_call(entry); }
-bool TorchBackend::end_await_call(uint64_t entry) { return pytorch::end_await_call(entry); }
+void TorchBackend::await_call(uint64_t entry, bool elsewhere) { pytorch::await_call(entry, elsewhere); }
+AwaitedCall TorchBackend::end_await_call(uint64_t entry) { return pytorch::end_await_call(entry); }
 
 [[gnu::hot]] void* TorchBackend::begin_routines(RoutineMode mode) { return RoutineState::begin(mode); }
 [[gnu::hot]] void TorchBackend::end_routines(void* token) noexcept {

@@ -13,8 +13,8 @@ class TorchBackend final : public Backend {
   const OpInfo& info(OpType type) const override;
   void switch_to(ScopeStack* scopes) override;
   void expect(const std::vector<std::string>& patterns) override;
-  void await_call(uint64_t entry) override;
-  bool end_await_call(uint64_t entry) override;
+  void await_call(uint64_t entry, bool elsewhere) override;
+  AwaitedCall end_await_call(uint64_t entry) override;
   void* begin_routines(RoutineMode mode) override;
   void end_routines(void* token) noexcept override;
   bool is_programs(const std::exception_ptr& error) const override;

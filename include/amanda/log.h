@@ -14,5 +14,7 @@ void set_log_sink(LogSink replacement);
 
 /// Passes one line to the sink. On any thread.
 void log_warning(const std::string& line);
+/// The same, unless this line was passed to it before. For what repeats at each run of one place.
+void log_warning_once(const std::string& line);
 
 }  // namespace amanda

@@ -21,6 +21,12 @@ namespace amanda {
 
 class ScopeState;
 
+/// The remarks of a scope that was left.
+struct ScopeRemarks {
+  std::vector<Unmatched> unmatched;  ///< filters that matched nothing, although operators ran
+  std::string elsewhere;  ///< no operator ran here, and this was the first one on a thread without scopes; or empty
+};
+
 /// A handle on an instrumentation scope: tools, and the results of their analyses.
 ///
 /// It covers the thread that enters it, while it is entered. It may be entered any number of times, on several threads
@@ -47,8 +53,8 @@ class Scope {
   /// For bindings: leaves one entry, on the thread that entered it, in any order. `error`: the exception that left the
   /// scope, or null.
   ///
-  /// Returns the filters to warn of: none if the scope is left by an exception, or if no operator was called.
-  std::vector<Unmatched> leave_entry(uint64_t entry, const std::exception_ptr& error);
+  /// Returns what to warn of: nothing if the scope is left by an exception.
+  ScopeRemarks leave_entry(uint64_t entry, const std::exception_ptr& error);
 
   /// The tools in the order they run, dependencies included.
   const std::vector<Tool*>& tools() const;

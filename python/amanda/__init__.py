@@ -1,18 +1,19 @@
 """Amanda: instrumentation for neural networks. A tool sees and edits every operator of an unmodified model."""
 
+import importlib
 import os
+from typing import TYPE_CHECKING
 
 from amanda.core import main_interpreter  # noqa: F401  # first of all
 
 # isort: split
 from amanda import _build, _core, ops, tool
 from amanda._core import Action, CacheInfo, Error, Operator, __version__
-from amanda.core import log_lines, other_project
+from amanda.core import log_lines, other_project, write_check
 from amanda.core.coverage.report import CoverageReport
 from amanda.core.evidence import Evidence
 from amanda.core.op_context import OpContext
 from amanda.core.op_run import Run
-from amanda.core.program_points import points
 from amanda.core.roots import root
 from amanda.core.schedule import Schedule
 from amanda.core.scheduled_scope import ScheduledScope, scheduled
@@ -26,16 +27,40 @@ from amanda.drivers.tensorflow import TensorFlowDriver
 from amanda.drivers.torch import TorchDriver
 from amanda.drivers.torch.builds import Builds
 from amanda.drivers.torch_compile import CompiledFunctions
-from amanda.reports.point_table import PointTable
-from amanda.reports.rank_report import report
-from amanda.reports.scope_description import ScopeDescription
 
-# isort: split
-# These are built on the names above.
-from amanda import distributed, toolkit, tools
-from amanda.tools.trace.tracing import trace
+if TYPE_CHECKING:
+    from amanda import distributed, toolkit, tools
+    from amanda.core.program_points import points
+    from amanda.reports.point_table import PointTable
+    from amanda.reports.rank_report import report
+    from amanda.reports.scope_description import ScopeDescription
+    from amanda.tools.trace.tracing import trace
+else:
+    _LATE = {  # names that are imported when they are first asked for: many programs use none of them
+        "PointTable": "amanda.reports.point_table",
+        "ScopeDescription": "amanda.reports.scope_description",
+        "points": "amanda.core.program_points",
+        "report": "amanda.reports.rank_report",
+        "trace": "amanda.tools.trace.tracing",
+    }
+
+    def __getattr__(name):
+        if name in ("distributed", "toolkit", "tools"):
+            return importlib.import_module(f"amanda.{name}")
+        if name not in _LATE:
+            raise AttributeError(f"module 'amanda' has no attribute {name!r}", name=name)
+        value = globals()[name] = getattr(importlib.import_module(_LATE[name]), name)
+        return value
+
+
+def _write_check() -> write_check.WriteCheck:
+    from amanda.tools.hidden_writes import WriteCheck  # few programs use it
+
+    return WriteCheck()
+
 
 other_project.warn()
+write_check.use(_write_check)
 _core.set_log_sink(log_lines.write)
 registry.register(TorchDriver(Builds(__path__), CompiledFunctions()))
 registry.register(TensorFlowDriver())

@@ -207,8 +207,8 @@ class Scope:
     def describe(self) -> list[ActionDescription]:
         """What analyses have scheduled; see amanda.Scope.describe."""
     def enter(self) -> int: ...
-    def leave(self, entry: typing.SupportsInt | typing.SupportsIndex, error: typing.Any) -> list[Unmatched]:
-        """Returns what to warn of."""
+    def leave(self, entry: typing.SupportsInt | typing.SupportsIndex, error: typing.Any) -> tuple[list[Unmatched], str]:
+        """Returns what to warn of: filters that matched nothing; the operator that ran on a thread without scopes."""
     def stopped_tools(self) -> list[str]:
         """The names of the tools that failed and run no more."""
     def tools(self) -> list:

@@ -111,7 +111,7 @@ def path_of(steps: list) -> tuple:
 def raw_place(args: typing.Any, positions: tuple) -> tuple[int, int]:
     """The epoch, and a hash that holds in it: of this thread's Python frames, and of which objects are in these positions."""
 def record_callbacks() -> int:
-    """For tests: callbacks of RecordFunction on this thread."""
+    """For tests: callbacks of RecordFunction on this thread, and one more if all threads have some."""
 def record_calls(see: typing.Any, function: typing.Any, args: tuple, kwargs: dict) -> typing.Any:
     """Calls `function(*args, **kwargs)` on traced tensors. Before each outermost operator, calls `see(namespace, name, overload, inputs)`, and after it what that returned, unless None, with (outputs, result_is_view)."""
 def register_buffers(parts: list) -> None:

@@ -135,22 +135,22 @@ bool PyGraphBackend::is_asked_for(OpType type, bool is_backward, const std::vect
          (!is_backward || Engine::asks_for_backward(*open, tools));
 }
 
-void PyGraphBackend::await_call(uint64_t entry) {
+void PyGraphBackend::await_call(uint64_t entry, bool /*elsewhere*/) {
   auto& awaits = this_thread.awaits;
   if (awaits.size() <= index()) awaits.resize(index() + 1);
   awaits[index()].emplace_back(entry, false);
 }
 
 // The driver asks for the tools in force where operators are called.
-bool PyGraphBackend::end_await_call(uint64_t entry) {
+AwaitedCall PyGraphBackend::end_await_call(uint64_t entry) {
   auto& awaits = this_thread.awaits;
-  if (awaits.size() <= index()) return false;  // attached since
-  bool called = false;
+  if (awaits.size() <= index()) return {};  // attached since
+  AwaitedCall awaited;
   std::erase_if(awaits[index()], [&](const auto& one) {
-    called |= one.first == entry && one.second;
+    awaited.here |= one.first == entry && one.second;
     return one.first == entry;
   });
-  return called;
+  return awaited;
 }
 
 void PyGraphBackend::switch_to(ScopeStack* scopes) {

@@ -47,8 +47,8 @@ class PyGraphBackend final : public Backend {
   Capabilities capabilities() const override { return capabilities_; }
   const OpInfo& info(OpType type) const override;
   void switch_to(ScopeStack* scopes) override;
-  void await_call(uint64_t entry) override;
-  bool end_await_call(uint64_t entry) override;
+  void await_call(uint64_t entry, bool elsewhere) override;
+  AwaitedCall end_await_call(uint64_t entry) override;
   void* begin_routines(RoutineMode mode) override;
   void end_routines(void* token) noexcept override;
   std::string refusal(OpSite& site, const ActionInfo& action, size_t position) const override;

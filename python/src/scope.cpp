@@ -79,9 +79,11 @@ void bind_scope(py::module_& m) {
       .def(
           "leave",
           [](PyScope& scope, uint64_t entry, const py::object& error) {
-            return scope.leave_entry(entry, as_exception(error));
+            ScopeRemarks remarks = scope.leave_entry(entry, as_exception(error));
+            return std::pair(std::move(remarks.unmatched), std::move(remarks.elsewhere));
           },
-          py::arg("entry"), py::arg("error"), "Returns what to warn of.")
+          py::arg("entry"), py::arg("error"),
+          "Returns what to warn of: filters that matched nothing; the operator that ran on a thread without scopes.")
       .def(
           "analysed_types", [](const PyScope& scope) { return scope.analysed_types(); },
           "Forward operators that its tools analysed, by name, and the number of their places; most first.")

@@ -10,9 +10,6 @@
 #include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <atomic>
-
-#include "amanda/log.h"
 #include "base/stack_value.h"
 #include "base/tensor_handle.h"
 #include "thread/guards.h"
@@ -48,14 +45,6 @@ at::Tensor straight_through_all_levels(const at::Tensor& old, const at::Tensor& 
   return at::add(value, at::nan_to_num(at::sub(old, old.detach()), 0.0));
 }
 
-void warn_that_gradient_stops() {
-  static std::atomic<bool> said{false};
-  if (said.exchange(true)) return;
-  log_warning(
-      "[amanda] a routine put a tensor of another shape in place of one that requires a gradient: the gradient stops "
-      "there. Schedule the routine with differentiable=True, and it is recorded. (Said once.)");
-}
-
 }  // namespace
 
 at::Tensor in_place_of(const at::Tensor& old, const at::Tensor& value) {
@@ -65,6 +54,12 @@ at::Tensor in_place_of(const at::Tensor& old, const at::Tensor& value) {
   return stand_in_for(old, value);
 }
 
+bool stops_gradient(const at::Tensor& old, const at::Tensor& value) {
+  if (!old.defined() || !value.defined() || !old.requires_grad() || same_shape(value, old)) return false;
+  const RoutineState* routine = RoutineState::current();
+  return routine && !recorded_by(*routine, value) && RoutineState::program_records_now();
+}
+
 at::Tensor stand_in_for(const at::Tensor& old, const at::Tensor& value) {
   const bool records = RoutineState::program_records_now() && old.requires_grad();
   const bool wrapped = old.key_set().has_any(kFunctorchWrappers);
@@ -72,10 +67,7 @@ at::Tensor stand_in_for(const at::Tensor& old, const at::Tensor& value) {
   const bool differentiates = records || (wrapped && differentiates_forward());
   if (!differentiates) return stand_in.requires_grad() ? alias_of(stand_in) : stand_in;
   at::Tensor handle = alias_of(stand_in);
-  if (!same_shape(handle, old)) {
-    if (records) warn_that_gradient_stops();
-    return handle;
-  }
+  if (!same_shape(handle, old)) return handle;  // see stops_gradient()
   if (wrapped) return straight_through_all_levels(old, handle, records);
   take_over_edge(old, handle);
   return handle;

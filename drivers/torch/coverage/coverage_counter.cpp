@@ -213,12 +213,6 @@ void Thread::add_callback() {
   callback = at::addThreadLocalCallback(at::RecordFunctionCallback(&begin, &end).scopes({at::RecordScope::FUNCTION}));
 }
 
-// Work of libraries on threads of their own, such as the parts of a collective, belongs to operators that are counted.
-bool is_threads_own_work() {
-  return thread_keys().uncounted == 0 && own_work == 0 && !at::in_parallel_region() && is_python_thread &&
-         is_python_thread();
-}
-
 std::unique_ptr<at::ObserverContext> count_elsewhere(const at::RecordFunction& function) {
   if (counting_here() || current_scopes() || !is_threads_own_work()) return nullptr;
   Call call;
@@ -258,6 +252,11 @@ const bool fork_handler = pthread_atfork(nullptr, nullptr, &forget_in_child) == 
 }  // namespace
 
 bool (*is_python_thread)() = nullptr;
+
+bool is_threads_own_work() {
+  return thread_keys().uncounted == 0 && own_work == 0 && !at::in_parallel_region() && is_python_thread &&
+         is_python_thread();
+}
 
 void note_shown(const ScopeStack& scopes, const OpSite& site, const OpRecord* record) {
   Call* call = innermost;

@@ -88,6 +88,10 @@ void note_shown(const ScopeStack& scopes, const OpSite& site, const OpRecord* re
 /// A forward operator was caught, and tools must not see it.
 void note_refused(const OpRecord& record);
 
+/// True if calls on this thread, which is in no scope, are the program's. Work of libraries on threads of their own,
+/// such as the parts of a collective, belongs to operators that are counted.
+bool is_threads_own_work();
+
 /// While it exists, calls on this thread are the driver's own work.
 class OwnWork : NoCopy {
  public:

@@ -10,6 +10,7 @@
 
 #include "amanda/base/per_thread.h"
 #include "base/op_types.h"
+#include "coverage/elsewhere.h"
 #include "thread/keys.h"
 #include "thread/tracing.h"
 
@@ -30,7 +31,10 @@ struct FirstCall {
     uint64_t entry;
     bool called;
   };
-  ~FirstCall() { num_entries = 0; }
+  ~FirstCall() {
+    num_entries = 0;
+    for (const Awaiting& awaiting : entries) end_await_elsewhere(awaiting.entry);
+  }
 
   void changed() const;
 
@@ -75,22 +79,23 @@ std::unique_ptr<at::ObserverContext> note_call(const at::RecordFunction& functio
 
 }  // namespace
 
-void await_call(uint64_t entry) {
+void await_call(uint64_t entry, bool elsewhere) {
+  if (elsewhere) await_elsewhere(entry);
   auto& here = per_thread<FirstCall>();
   here.entries.push_back({entry, false});
   here.changed();
 }
 
-bool end_await_call(uint64_t entry) {
-  if (num_entries == 0) return false;
+AwaitedCall end_await_call(uint64_t entry) {
+  if (num_entries == 0) return {};
   auto& here = per_thread<FirstCall>();
   const auto found = std::find_if(here.entries.begin(), here.entries.end(),
                                   [&](const FirstCall::Awaiting& awaiting) { return awaiting.entry == entry; });
-  if (found == here.entries.end()) return false;
-  const bool called = found->called;
+  if (found == here.entries.end()) return {};
+  AwaitedCall awaited{.here = found->called, .elsewhere = end_await_elsewhere(entry)};
   here.entries.erase(found);
   here.changed();
-  return called;
+  return awaited;
 }
 
 void await_calls_here(bool on) {

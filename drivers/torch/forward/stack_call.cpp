@@ -223,6 +223,18 @@ void StackCall::set(Side side, size_t position, Value value) {
   staged_.push_back({side, position, given});
 }
 
+bool StackCall::stops_gradient(Side side, size_t position, Value value) {
+  if (side == Side::kOutputs && operands_.state() != BoxedOperands::State::kRan) return false;  // nothing to pass it to
+  const c10::IValue &old = operands_[position], &given = *static_cast<const c10::IValue*>(value.ref);
+  if (given.isTensor()) return old.isTensor() && pytorch::stops_gradient(old.toTensor(), given.toTensor());
+  if (!given.isTensorList() || !old.isTensorList()) return false;
+  const auto olds = old.toTensorVector(), values = given.toTensorVector();
+  for (size_t i = 0; i < std::min(olds.size(), values.size()); ++i) {
+    if (pytorch::stops_gradient(olds[i], values[i])) return true;
+  }
+  return false;
+}
+
 void StackCall::put_argument(size_t position, const c10::IValue& value) {
   c10::IValue& slot = operands_[position];
   c10::IValue stand_in = operand_in_place_of(slot, value);

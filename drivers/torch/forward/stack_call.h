@@ -31,6 +31,7 @@ class StackCall final : public ForwardCall {
   void show_run_inputs() override { operands_.show_run_inputs(); }
   void finish() override;
   void set(Side side, size_t position, Value value) override;
+  bool stops_gradient(Side side, size_t position, Value value) override;
   void commit() override;
   void discard() noexcept override { staged_.clear(); }
   uint64_t versions(Side side) const override;

@@ -61,6 +61,9 @@ class UnboxedCall : public ForwardCall {
     if (boxed_) boxed_->call.finish();
   }
   void set(Side side, size_t position, Value value) final { boxed().set(side, position, value); }
+  bool stops_gradient(Side side, size_t position, Value value) final {
+    return boxed().stops_gradient(side, position, value);
+  }
   [[gnu::hot]] void commit() final {
     if (boxed_) boxed_->call.commit();
   }

@@ -163,8 +163,9 @@ void bind_coverage_counter(py::module_& m) {
       "skip_reasons", [] { return std::vector<std::string>(pytorch::kSkipNames.begin(), pytorch::kSkipNames.end()); },
       "Why a call may be skipped; each has its sentence in amanda.core.coverage.reasons.");
   m.def(
-      "record_callbacks", [] { return at::get_record_function_tls_().sorted_tls_callbacks_.size(); },
-      "For tests: callbacks of RecordFunction on this thread.");
+      "record_callbacks",
+      [] { return at::get_record_function_tls_().sorted_tls_callbacks_.size() + (at::hasGlobalCallbacks() ? 1 : 0); },
+      "For tests: callbacks of RecordFunction on this thread, and one more if all threads have some.");
 }
 
 void bind_threads(py::module_& m) {

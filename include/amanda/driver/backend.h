@@ -130,6 +130,9 @@ class OpCall : public OpSite {
   /// Holds back a copy of the value for this operand. Throws `Error` with a reason only ("float64 where float32 is
   /// needed"); the core adds who and where.
   virtual void set(Side side, size_t position, Value value) = 0;
+  /// Asked after each set(): true if the held value passes no gradient on to the operand that it replaces, and the
+  /// program records that operand's gradient. Values of another shape do.
+  virtual bool stops_gradient(Side /*side*/, size_t /*position*/, Value /*value*/) { return false; }
   /// Puts the held values in place.
   virtual void commit() = 0;
   /// Drops the held values.
@@ -203,6 +206,12 @@ struct Capabilities {
   bool both_sides = false;  ///< after an operator its inputs can be shown; in a graph: see Tap::shows_input()
 };
 
+/// The calls that Backend::await_call() waited for.
+struct AwaitedCall {
+  bool here = false;      ///< an operator was called on the thread that waits
+  std::string elsewhere;  ///< the operator that another thread called first, "aten::conv2d"; or empty
+};
+
 /// A framework, as the core sees it. One object per framework, alive as long as the process.
 class Backend {
  public:
@@ -219,12 +228,12 @@ class Backend {
   /// switch_to() when it next runs one of them.
   virtual void expect(const std::vector<std::string>& /*patterns*/) {}
   /// A scope was entered on this thread whose filters have matched nothing yet. Notes whether the program calls some
-  /// operator, asked for or not, while the thread is switched to scopes. `entry` is never used again. This may add a
-  /// cost to the first operator, and none to those after it.
-  virtual void await_call(uint64_t /*entry*/) {}
-  /// Ends the wait that await_call() began on the same thread, if there is one. Returns true if an operator was called
-  /// since.
-  virtual bool end_await_call(uint64_t /*entry*/) { return false; }
+  /// operator, asked for or not, while the thread is switched to scopes; with `elsewhere`, also whether the first one
+  /// is called by another thread, which is in no scope. `entry` is never used again. This may add a cost to the first
+  /// operator, and none to those after it.
+  virtual void await_call(uint64_t /*entry*/, bool /*elsewhere*/) {}
+  /// Ends the wait that await_call() began on the same thread, if there is one. Returns what was called since.
+  virtual AwaitedCall end_await_call(uint64_t /*entry*/) { return {}; }
   /// Stops observing this thread; with `kIsolated`, also stops gradient recording. Returns a token for end_routines().
   virtual void* begin_routines(RoutineMode mode) = 0;
   /// Restores what begin_routines() changed, on the same thread.

@@ -15,7 +15,6 @@ class CheckProgram(Command):
     """`amanda check`."""
 
     name = "check"
-    help = "mistakes in a training script that runs without an error"
     description = (
         "Runs a program, and prints what rules find in it: gradients that are not cleared, a loss that broadcasts, dropout "
         "in evaluation, and others, each with its line and a fix. The exit status is 0 if nothing was found, 1 if "

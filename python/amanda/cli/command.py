@@ -6,10 +6,10 @@ import abc
 import argparse
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 from amanda._core import Error
-from amanda.cli import misspelt, program_arguments, statuses
+from amanda.cli import program_arguments
 from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.program import Program
 from amanda.core.scope import apply
@@ -19,36 +19,19 @@ Job = Callable[[], object]
 """The work of a command, once nothing in the command line is wrong."""
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser of command lines. A mistake is one line, which the usage would bury; it suggests what may be meant."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(statuses.USAGE, f"{self.prog}: error: {message}{misspelt.hint(self, message)}\n")
-
-    # Left over by a command, an option would be refused by the parser of commands, which knows no options.
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        given, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return given, unknown
-
-
 class Command(abc.ABC):
     """A command: its texts, its options, and its work."""
 
     name: ClassVar[str]
-    help: ClassVar[str]
     description: ClassVar[str]
     example: ClassVar[str]
     takes_program: ClassVar[bool] = True
     mistakes: ClassVar[tuple[type[Exception], ...]] = (ValueError, ImportError, OSError, Error)
     """Exceptions of `begin` whose text says what is wrong in the command line."""
 
-    def add(self, commands: Any) -> None:
-        """Adds it to the commands of a parser; `run` of what the parser returns runs it."""
-        parser: argparse.ArgumentParser = commands.add_parser(
-            self.name, help=self.help, description=self.description, epilog=f"example: {self.example}"
-        )
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Adds its texts and options to its parser; `run` of what that returns runs it."""
+        parser.description, parser.epilog = self.description, f"example: {self.example}"
         self.add_options(parser)
         if self.takes_program:
             program_arguments.add(parser)

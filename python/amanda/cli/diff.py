@@ -38,7 +38,6 @@ class Diff(Command):
     """`amanda diff`."""
 
     name = "diff"
-    help = "which operators cause the difference between two runs"
     description = (
         "Records what every operator of a program returns, and compares another run with it: a.py and then "
         "b.py, or --record a folder, and later --against it; or two such folders. Each result that differs is replaced by "

@@ -23,7 +23,6 @@ class Doctor(Command):
     """`amanda doctor`."""
 
     name = "doctor"
-    help = "what tools would see of a program, and what this installation is"
     description = (
         "Prints what this installation is. With a program, runs it under a tool that asks for everything, and "
         "prints what that tool was shown, and what not, for which reason."

@@ -21,7 +21,6 @@ class CountFlops(Command):
     """`amanda flops`."""
 
     name = "flops"
-    help = "floating point operations by module and by operator, forward and backward"
     description = (
         "Runs a program, and prints how many floating point operations its matrix products, convolutions and "
         "attention take, by the conventions of PyTorch's FlopCounterMode. Its exit status is the program's."
@@ -81,4 +80,4 @@ def summary(tool: Flops) -> str:
 def _most(tool: Flops) -> str:
     """Where most of it is."""
     module, share = main_part([(row.module_path, row.flops) for row in tool.rows("both")])
-    return f"\n{percent(share)} of it in {module}" if module else ""
+    return f"\n{percent(share)} of it in module{'s' * ('*' in module)} {module}" if module else ""

@@ -15,7 +15,6 @@ class FindCuts(Command):
     """`amanda gradients`."""
 
     name = "gradients"
-    help = "which parameters get no gradient, and where the path to the loss is cut"
     description = (
         "Runs a program, and prints which of its parameters get no gradient, one that is zero, or no update by an "
         "optimizer, where their path to the loss ends, and why. The exit status is 0 if there are none, 1 if there are "

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
-
-from amanda.cli.command import Command, Job
 
 _WORD = re.compile(r"[a-z0-9]+")
 _LEAST = 4  # letters: shorter words have to be the same, others to begin alike
@@ -103,29 +100,3 @@ def _alike(one: str, other: str) -> bool:
     if min(len(one), len(other)) < _LEAST:
         return one == other
     return one.startswith(other) or other.startswith(one)
-
-
-class Help(Command):
-    """`amanda help`."""
-
-    name = "help"
-    help = "from a problem, in your words, to a command"
-    description = "Prints the commands for a problem; without words, for all that it knows."
-    example = "amanda help out of memory"
-    takes_program = False
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("words", nargs="*", help="the problem: my loss is nan")
-
-    def begin(self, given: argparse.Namespace) -> Job:
-        """Prints the answer."""
-        found = matching(given.words)
-        if not given.words:
-            text = start_page()
-        elif found:
-            text = f"{guide(found)}\n\n" + "\n".join(
-                f"amanda {name} --help" for name in dict.fromkeys(task.command.split()[1] for task in found)
-            )
-        else:
-            text = f"nothing is known of {' '.join(given.words)!r}; what there is:\n\n{guide()}"
-        return lambda: print(text)

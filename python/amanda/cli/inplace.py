@@ -15,7 +15,6 @@ class FindWrites(Command):
     """`amanda inplace`."""
 
     name = "inplace"
-    help = "which operator wrote to a tensor that the backward pass needs"
     description = (
         'Runs a program. If it ends with PyTorch\'s error "modified by an inplace operation", prints which operator had '
         "saved the tensor, which have written to it since, and what to change. The exit status is 0 if there was no such "

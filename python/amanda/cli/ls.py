@@ -23,7 +23,6 @@ class Ls(Command):
     """`amanda ls`."""
 
     name = "ls"
-    help = "the operators that a program runs, and where"
     description = (
         "Runs a program, and lists the operators that it ran, forward and backward: how often, in which "
         "module, at which line, the dtypes and shapes of the first run, and the id. Its exit status is the program's."

@@ -21,7 +21,6 @@ class Memory(Command):
     """`amanda memory`."""
 
     name = "memory"
-    help = "what was in memory at the peak, which line made it, and what kept it"
     description = (
         "Runs a program, and prints what was in memory when most of it was in use: by kind, and by the line "
         "that made it. If an operator gets no memory, also what was there then. Its exit status is the program's."
@@ -47,7 +46,7 @@ class Memory(Command):
 
         def report(made: Report, status: object) -> None:
             with made.part("print the tables"):
-                print(f"\n{tool.answer()}\n")
+                print(f"\n{tool.answer()}")
                 if tool.growth is not None and tool.growth.rows():
                     print(tool.growth.table(top=given.top))
                 print(tool.table("kind"))

@@ -18,7 +18,6 @@ class FindNan(Command):
     """`amanda nan`."""
 
     name = "nan"
-    help = "which operator of a program produced the first NaN"
     description = (
         "Runs a program until an operator produces a NaN, forward or backward, and prints which, where, its operands, "
         "and the operators from which it came. Its exit status is 0 if there was none, 1 if there was a NaN, 3 if the "

@@ -27,7 +27,6 @@ class ProfileLines(Command):
     """`amanda profile`."""
 
     name = "profile"
-    help = "which lines of a program its time goes to, forward and backward"
     description = (
         "Runs a program, and prints the source code of its files with what each line costs: calls of "
         "operators, time, share, bytes. Its exit status is the program's."

@@ -18,7 +18,6 @@ class MakePage(Command):
     """`amanda report`."""
 
     name = "report"
-    help = "a page about a run whose results are in a folder, or about two next to each other"
     description = (
         "Writes one HTML file about a run, or about all ranks of one: charts, source code, tables. Two folders are "
         "compared: each table has the numbers of both, and their differences. The exit "

@@ -34,7 +34,6 @@ class Run(Command):
     """`amanda run`."""
 
     name = "run"
-    help = "a program under any tools, and what they found"
     description = (
         "Runs a program under tools, and prints what they found, or writes it to a folder, also after an "
         "exception or Ctrl-C. Its exit status is the program's."

@@ -24,7 +24,6 @@ class TraceExpressions(Command):
     """`amanda trace`."""
 
     name = "trace"
-    help = "expressions over the operands of a program's operators"
     description = (
         "Runs a program, evaluates expressions at its operators, and prints their values, aggregated. Its exit "
         "status is the program's."

@@ -24,7 +24,6 @@ class Watch(Command):
     """`amanda watch`."""
 
     name = "watch"
-    help = "how operators, gradients and parameters change over the steps of a training script"
     description = (
         "Runs a program, and takes statistics of its operators, gradients and parameters in some of the steps "
         "of its optimizers. Prints a table, and alarms: divergence, vanishing, exploding and missing gradients, dead "

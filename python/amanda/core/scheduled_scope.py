@@ -33,6 +33,7 @@ class ScheduledScope(Scope):
         schedule: Schedule,
         steps: Any,
         first_step: int,
+        check_writes: bool = False,
     ) -> None:
         self.schedule = schedule
         self._register = _registering(steps)
@@ -42,7 +43,7 @@ class ScheduledScope(Scope):
         self._is_open = self._began = self._has_been_active = False
         self._handle: Any = None
         self._disables = on_error == "disable"
-        super().__init__(tools, on_error, options, coverage)
+        super().__init__(tools, on_error, options, coverage, check_writes)
         self._step_tools = [tool for tool in self._every_tool if isinstance(tool, StepTool)]
         self._resets: list[Callable[[], object]] = [tool.reset for tool in self._every_tool if hasattr(tool, "reset")]
 
@@ -176,6 +177,7 @@ def scheduled(
     on_error: Literal["raise", "disable"] = "raise",
     compiled: Compiled = "auto",
     coverage: bool = False,
+    check_writes: bool = False,
     **unknown: Never,
 ) -> ScheduledScope:
     """Creates a scope that is open in some steps of a loop, and closed in all others, which cost nothing::
@@ -186,7 +188,7 @@ def scheduled(
                 run.step()
 
     Arguments:
-        tools, on_error, compiled, coverage: as for `apply`.
+        tools, on_error, compiled, coverage, check_writes: as for `apply`.
         schedule: the steps in which the scope is open; all steps by default.
         steps: what ends a step. By default, the program calls `step()`. If an optimizer is given, each call of its
             ``step()`` ends a step. For all optimizers of the process, give ``register_optimizer_step_post_hook`` of
@@ -201,11 +203,11 @@ def scheduled(
     """
     for name in unknown:
         keywords.refuse("[scope] scheduled", name, scheduled)
-    options = checked_options("scheduled", tools, on_error, compiled, coverage)
+    options = checked_options("scheduled", tools, on_error, compiled, coverage, check_writes)
     if not isinstance(schedule, Schedule | None):
         raise TypeError(f"[schedule] schedule= is an amanda.Schedule, got {schedule!r}")
     first = _checked("first_step", first_step)
-    return ScheduledScope(tools, on_error, options, coverage, schedule or Schedule(), steps, first)
+    return ScheduledScope(tools, on_error, options, coverage, schedule or Schedule(), steps, first, check_writes)
 
 
 def _is_always_active(schedule: Schedule) -> bool:

@@ -8,12 +8,12 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, TypeVar
 
 from amanda import _core
-from amanda.core import error_notes, fork, keywords, log_lines, unmatched
+from amanda.core import error_notes, fork, keywords, unmatched, write_check
 from amanda.core.compiled_policy import STRONGEST, Compiled, CompiledPolicy
 from amanda.core.coverage.report import CoverageReport, report_of
 from amanda.core.evidence import Evidence
@@ -24,7 +24,9 @@ from amanda.core.tool import Tool, _meant, public_names
 from amanda.driver import protocol, registry
 from amanda.driver.identity import roots
 from amanda.reports import notebook
-from amanda.reports.scope_description import ScopeDescription, description_of
+
+if TYPE_CHECKING:
+    from amanda.reports.scope_description import ScopeDescription
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,14 +45,19 @@ class Scope:
         on_error: Literal["raise", "disable"],
         options: dict[str, str],
         coverage: bool,
+        check_writes: bool = False,
     ) -> None:
         self._tools = tools
+        self._write_check = write_check.made() if check_writes else None
         self.options = options  # drivers' options, by name
         self._entered_by: tuple[int, CodeType] | None = None  # a frame, or None for the one that calls __enter__
-        self._core = _core.Scope([tool._core for tool in tools], tools, on_error == "disable")
-        self._counters = registry.make_coverage_counters(self._core.tools()) if coverage else []
-        self._every_tool = list(dict.fromkeys(with_dependencies(tools)))
-        self._compiled = CompiledPolicy(options["compiled"], self._every_tool)
+        check = self._write_check
+        run = tools if check is None else (check.first, *tools, check.last)
+        self._core = _core.Scope([tool._core for tool in run], run, on_error == "disable")
+        own = self._core.tools() if check is None else self._core.tools()[1:-1]
+        self._counters = registry.make_coverage_counters(own) if coverage else []
+        self._every_tool = list(dict.fromkeys(with_dependencies(run)))
+        self._compiled = CompiledPolicy(options["compiled"], with_dependencies(tools))
         for tool in self._every_tool:
             tool._unseen_log.note_coverage(self._counters)
         self._use = ScopeUse(tools)
@@ -123,7 +130,7 @@ class Scope:
         if failure:
             raise failure
         if error is None:
-            self._tell_unmatched(entry.unmatched, self._counts, self._partly_unmatched)
+            self._tell_unmatched(entry.unmatched, self._counts, lambda: self._other_remarks(entry))
         else:
             self._use.has_failed = True
             error_notes.add(error, self._core)
@@ -136,6 +143,9 @@ class Scope:
         calls = [(row.operator, sum(row.skipped.get(why, 0) for why in _COULD_BE_SEEN) + row.seen) for row in rows]
         calls.sort(key=lambda call: -call[1])
         return [call for call in calls if call[1]], "what ran, by calls"
+
+    def _other_remarks(self, entry: _Entry) -> list[str]:
+        return [unmatched.elsewhere(entry.elsewhere)] if entry.elsewhere else self._partly_unmatched()
 
     def _partly_unmatched(self) -> list[str]:
         """Texts about single names in the filters of its tools, once these are in no other scope of this thread."""
@@ -201,7 +211,12 @@ class Scope:
         It works while the scope is entered and after it was left, on any thread. Operators on which nothing is scheduled
         are not listed, nor are routines that were removed.
         """
-        return description_of(self._core.describe(), self._core.stopped_tools())
+        from amanda.reports.scope_description import description_of  # few programs ask for it
+
+        actions, check = self._core.describe(), self._write_check
+        if check is not None:
+            actions = [action for action in actions if action.tool != check.last.name]
+        return description_of(actions, self._core.stopped_tools())
 
     def coverage(self) -> CoverageReport:
         """Reports the calls that the framework dispatched while this scope was entered, and which of them tools saw.
@@ -219,8 +234,22 @@ class Scope:
 
     def evidence(self) -> list[Evidence]:
         """The operators that each of its tools has looked at, and those that ran and were not looked at. See
-        `Tool.evidence`."""
-        return [tool.evidence() for tool in self._tools]
+        `Tool.evidence`. With ``check_writes=True`` the last one is that of the check, "amanda"."""
+        check = self._write_check
+        return [tool.evidence() for tool in self._tools] + ([] if check is None else [check.evidence()])
+
+    def hidden_writes(self) -> Sequence[Any]:
+        """The writes to tensors that changed no version, one for each place, in the order in which they were found.
+        ``str()`` of one says where it was met, and what has changed.
+
+        Raises:
+            amanda.Error: the scope was made without ``check_writes=True``.
+        """
+        if self._write_check is None:
+            raise _core.Error(
+                "[scope] this scope does not check writes; make it with amanda.apply(..., check_writes=True)"
+            )
+        return self._write_check.findings()
 
 
 _COULD_BE_SEEN = ("unasked", "opaque")  # reasons for which calls of the program itself were skipped
@@ -236,13 +265,15 @@ class _Entry:
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.number = 0
-        self.unmatched: list[_core.Unmatched] = []  # what to warn of, once it is left
+        # Once it is left, it warns of these.
+        self.unmatched: list[_core.Unmatched] = []
+        self.elsewhere = ""  # the operator that another thread ran, while this one ran none
         self._steps_back: list[Callable[[BaseException | None], object]] = []
 
     def open(self) -> None:
         scope, back, here = self.scope, self._steps_back, _here.entries
         self.number = number = scope._core.enter()
-        back.append(lambda error: self.unmatched.extend(scope._core.leave(number, error)))
+        back.append(lambda error: self._leave_core(number, error))
         here.append(self)
         back.append(lambda error: here.remove(self))
         back.append(lambda error: _left(number))
@@ -252,6 +283,9 @@ class _Entry:
         for counter in scope._counters:
             back.append(functools.partial(_close, counter))
             counter.open()
+
+    def _leave_core(self, number: int, error: BaseException | None) -> None:
+        self.unmatched, self.elsewhere = self.scope._core.leave(number, error)
 
     def close(self, error: BaseException | None) -> BaseException | None:
         """Undoes every step, even if one raises. Returns the first exception."""
@@ -352,7 +386,6 @@ class _Here(threading.local):
 
 
 _here = _Here()
-log_lines.follow(lambda: [entry.scope._core for entry in _here.entries])
 
 
 def note_unseen(reason: str, name: str) -> None:
@@ -386,6 +419,7 @@ def apply(
     on_error: Literal["raise", "disable"] = "raise",
     compiled: Compiled = "auto",
     coverage: bool = False,
+    check_writes: bool = False,
     **unknown: Never,
 ) -> Scope:
     """Creates a scope in which `tools`, and the tools they depend on, apply::
@@ -410,23 +444,27 @@ def apply(
             Functions of TensorFlow are always seen.
         coverage: counts the calls that the framework dispatches, for `Scope.coverage`. It costs about a microsecond per
             call, inner calls included. An operator of a TensorFlow graph counts once for each graph that is instrumented.
+        check_writes: finds writes to tensors that change no version, and that autograd therefore does not know of:
+            through ``.data``, NumPy, pointers, or kernels whose schema does not declare them. Each place is one line in
+            the log; `Scope.hidden_writes` lists them. It reads the memory of all operands, which is slow. Operators
+            of TensorFlow are not checked.
 
     Raises:
         TypeError: one of them is not a tool; there is another keyword.
-        ValueError: an unknown `on_error`, `compiled` or `coverage`; a tool that works step by step (`StepTool`); two tools
-            of which a scope can have one.
+        ValueError: an unknown `on_error`, `compiled`, `coverage` or `check_writes`; a tool that works step by step
+            (`StepTool`); two tools of which a scope can have one.
         amanda.Error: the dependencies have a cycle; `coverage` without a framework.
     """
     for name in unknown:
         keywords.refuse("[scope] apply", name, apply)
-    options = checked_options("apply", tools, on_error, compiled, coverage)
+    options = checked_options("apply", tools, on_error, compiled, coverage, check_writes)
     for tool in tools:
         if isinstance(tool, StepTool):
             raise ValueError(
                 f"[scope] '{tool.name}' works step by step: use `with amanda.scheduled(tool) as run:`, and call run.step() "
                 "after each step"
             )
-    return Scope(tools, on_error, options, coverage)
+    return Scope(tools, on_error, options, coverage, check_writes)
 
 
 def with_dependencies(tools: Iterable[Tool]) -> Iterator[Tool]:
@@ -437,7 +475,12 @@ def with_dependencies(tools: Iterable[Tool]) -> Iterator[Tool]:
 
 
 def checked_options(
-    function: str, tools: tuple[Tool, ...], on_error: object, compiled: str, coverage: object
+    function: str,
+    tools: tuple[Tool, ...],
+    on_error: object,
+    compiled: str,
+    coverage: object,
+    check_writes: object,
 ) -> dict[str, str]:
     """For `apply` and `scheduled`: the drivers' options by name. Raises what `apply` says."""
     for tool in tools:
@@ -447,9 +490,10 @@ def checked_options(
     if on_error not in ("raise", "disable"):
         raise ValueError(f'[scope] on_error is "raise" or "disable", got {on_error!r}')
     options = registry.checked({"compiled": compiled})
-    if not isinstance(coverage, bool):
-        raise ValueError(f"[scope] coverage is True or False, got {coverage!r}")
-    if not tools and not coverage:
+    for name, flag in (("coverage", coverage), ("check_writes", check_writes)):
+        if not isinstance(flag, bool):
+            raise ValueError(f"[scope] {name} is True or False, got {flag!r}")
+    if not tools and not coverage and not check_writes:
         unmatched.warn_here(
             f"[scope] {function}() without tools instruments nothing; give it tools: with amanda.{function}(tool): ...",
             UserWarning,

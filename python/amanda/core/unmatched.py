@@ -25,7 +25,8 @@ Counts = Callable[[], tuple[Sequence[tuple[str, int]], str]]
 class UnmatchedFilterWarning(UserWarning):
     """The filter of a tool's analysis routine, `ops=` or `modules=`, or a name in it, matched nothing that ran in a scope.
 
-    Or a tool looks at backward operators only, and none ran.
+    Or a tool looks at backward operators only, and none ran. Or no operator ran on the thread that entered a scope, while
+    another thread ran some.
     """
 
 
@@ -67,6 +68,17 @@ def warn_here(text: str, category: type[Warning] = UnmatchedFilterWarning) -> No
 
 
 _once: dict[str, dict[Any, Any]] = {}  # by cell: the warnings that filters show once
+
+
+# ---- none ran on this thread -------------------------------------------------------------------------------------------
+
+
+def elsewhere(op: str) -> str:
+    """The text about a thread in no scope that ran `op`, the first one, while the thread of a scope ran none."""
+    return (
+        f"[scope] no operator ran on this thread while the scope was entered, and {op} ran on another thread; a scope "
+        "covers the thread that enters it: enter it in the function that the other thread runs"
+    )
 
 
 # ---- no such operator ran ----------------------------------------------------------------------------------------------

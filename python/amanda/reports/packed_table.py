@@ -27,12 +27,12 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from amanda.reports.sections import Table
 
-LEVEL = 6  # of gzip
+LEVEL = 4  # of gzip; 6 takes four times as long, and saves 1%
 _DIGITS = re.compile(r"\d+")
 
 
@@ -41,9 +41,10 @@ def packed(table: Table) -> str:
     parts = _Parts()
     texts = [parts.words(column) for column in table.texts]
     keys = [parts.keys(column) for column in table.keys]
+    sizes = [_size(set(column)) for column in table.texts]
     columns = [
-        {"texts": text, "keys": key, "widest": max(map(_width, set(column)), default=0)}
-        for text, key, column in zip(texts, keys, table.texts, strict=True)
+        {"texts": text, "keys": key, "widest": widest}
+        for text, key, (widest, _) in zip(texts, keys, sizes, strict=True)
     ]
     about = {
         "heading": table.heading,
@@ -51,7 +52,7 @@ def packed(table: Table) -> str:
         "numbers": table.numbers,
         "total": table.total,
         "rows": len(table.texts[0]) if table.texts else 0,
-        "lines": max((text.count("\n") + 1 for column in table.texts for text in set(column)), default=1),
+        "lines": max((lines for _, lines in sizes), default=1),
         "columns": columns,
     }
     arrays = parts.joined()  # it completes what `columns` say of them
@@ -61,9 +62,19 @@ def packed(table: Table) -> str:
     return base64.b64encode(gzip.compress(whole, LEVEL, mtime=0)).decode()
 
 
-def natural(word: str) -> str:
-    """A word as it is sorted: case does not count, and numbers in it do: conv9 comes before Conv10."""
-    return _DIGITS.sub(lambda digits: digits[0].zfill(20), word.lower())
+def naturals(words: Sequence[str]) -> list[str]:
+    """Words as they are sorted: case does not count, and numbers in them do: conv9 comes before Conv10.
+
+    A million words are one text for the pattern, which takes half the time.
+    """
+    together = "\0".join(words).lower()
+    if together.count("\0") >= len(words) > 0:  # a word has one
+        return [_natural(word.lower()) for word in words]
+    return _natural(together).split("\0") if words else []
+
+
+def _natural(text: str) -> str:
+    return _DIGITS.sub(lambda digits: digits[0].zfill(20), text)
 
 
 class _Parts:
@@ -83,14 +94,20 @@ class _Parts:
         return {"numbers": start}
 
     def words(self, column: Sequence[str | None]) -> dict[str, Any]:
-        order = sorted((natural(word), word) for word in set(column) if word is not None)
-        places = {word: place for place, (_, word) in enumerate(order)}
-        same = [place for place in range(1, len(order)) if order[place][0] == order[place - 1][0]]
-        unknown = len(order) if None in column else None
-        words = [word.replace("\0", "\ufffd") for _, word in order] + [""] * (unknown is not None)
+        known = sorted(word for word in set(column) if word is not None)
+        sorted_as = naturals(known)
+        order = sorted(range(len(known)), key=sorted_as.__getitem__)
+        sorted_as = [sorted_as[place] for place in order]
+        same = [place for place, one in enumerate(sorted_as[1:], 1) if one == sorted_as[place - 1]]
+        words: list[str | None] = [known[place] for place in order]
+        unknown = len(words) if None in column else None
+        if unknown is not None:
+            words.append(None)
+        places = dict(zip(words, range(len(words)), strict=True))
+        text = "\0".join("" if word is None else word.replace("\0", "\ufffd") for word in words)
         start = len(self._texts)
-        self._texts += "\0".join(words).encode(errors="replace")
-        codes = array("I", (len(order) if word is None else places[word] for word in column))
+        self._texts += text.encode(errors="replace")
+        codes = array("I", map(places.__getitem__, column))
         coded: dict[str, Any] = {
             "words": [start, len(self._texts)],
             "count": len(words),
@@ -98,7 +115,7 @@ class _Parts:
             "same": same,
         }
         coded["codes"] = None
-        if any(code != row for row, code in enumerate(codes)):
+        if codes != array("I", range(len(codes))):
             coded["codes"] = len(self._codes) * self._codes.itemsize
             self._codes.extend(codes)
         self._coded.append(coded)
@@ -115,5 +132,9 @@ class _Parts:
         return b"".join([self._numbers.tobytes(), self._codes.tobytes(), self._texts])
 
 
-def _width(text: str) -> int:
-    return max(map(len, text.split("\n")))
+def _size(texts: Collection[str]) -> tuple[int, int]:
+    """The letters of the longest line, and the most lines of a text."""
+    tall = [text for text in texts if "\n" in text]
+    flat = [text for text in texts if "\n" not in text] if tall else texts
+    widths = (max(map(len, text.split("\n"))) for text in tall)
+    return max([*widths, max(map(len, flat), default=0)]), max((text.count("\n") for text in tall), default=0) + 1

@@ -126,7 +126,7 @@ def table_of(
         caption = "\n".join(filter(None, [note, caption]))
     same: dict[str, str] = {}  # equal texts are one: tables of operators repeat theirs
     texts = [[same.setdefault(text, text) for row in shown for text in [column.cell(row)]] for column in columns]
-    keys = [[_key(column, row) for row in shown] for column in columns]
+    keys = [[_key(column.field, row) for row in shown] if column.field else [None] for column in columns]
     held = [
         None if column == of or not any(key is not None for key in column) else column
         for column, of in zip(keys, texts, strict=True)
@@ -157,8 +157,8 @@ def icicle_of(
     return Icicle(heading, caption, unit, labels, parents, [totals[node] for node in kept])
 
 
-def _key(column: Column, row: Any) -> float | str | None:
-    value = getattr(row, column.field, None) if column.field else None
+def _key(field: str, row: Any) -> float | str | None:
+    value = getattr(row, field, None)
     if isinstance(value, str):
         return value
     return value if isinstance(value, int | float) and math.isfinite(value) else None

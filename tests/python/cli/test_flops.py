@@ -33,7 +33,7 @@ def test_rows_sums_and_files(run_python, tmp_path):
     assert summary == f"{forward / 1e6:.3f} MFLOP forward, {backward / 1e6:.3f} MFLOP backward"
     assert uncounted.startswith("nothing was counted in (calls): aten::")
     assert "aten::relu 2" in uncounted
-    assert re.fullmatch(r"\d+% of it in [02]", most)
+    assert re.fullmatch(r"\d+% of it in module [02]", most)
     rows = {row["module_path"]: row["flops"] for row in json.loads((tmp_path / "rows.json").read_text())}
     assert rows == {"": forward + backward, "0": 4 * FIRST, "2": 6 * LAST}
     assert "<title>Floating point operations: script.py</title>" in (tmp_path / "page.html").read_text()

@@ -21,6 +21,30 @@ def commands():
 
 def test_there_is_one_command_for_each_module():
     assert len(commands()) == len(COMMANDS)
+    assert [command.load().name for command in COMMANDS] == [command.name for command in COMMANDS]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "commands"),
+    [([], []), (["--help"], []), (["nan", "--help"], ["nan"]), (["help", "slow"], ["help"])],
+)
+def test_a_command_is_imported_when_it_is_given(arguments, commands):
+    program = (
+        "import sys, amanda_command; sys.argv = ['amanda', *sys.argv[1:]]\n"
+        "try: amanda_command.main()\n"
+        "except SystemExit: pass\n"
+        "print(*[name for name in sys.modules if name.startswith('amanda')], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+    loaded = done.stderr.split()
+    names = {command.name for command in COMMANDS}
+    assert [name for name in loaded if name.removeprefix("amanda.cli.") in names] == [
+        f"amanda.cli.{c}" for c in commands
+    ]
+    if commands != ["nan"]:  # the texts need no tool
+        assert not [
+            name for name in loaded if name.startswith(("amanda.tools", "amanda.toolkit", "amanda.distributed"))
+        ]
 
 
 @pytest.mark.parametrize("name", commands())

@@ -60,6 +60,7 @@ def test_it_begins_with_growth_and_with_what_keeps_what(run_python, tmp_path, ke
     table = "\n".join(lines)
     assert re.search(r"cpu: \S+ \SB at the peak, \d+% of it \w+", table)
     assert "step, exp_avg, exp_avg_sq of AdamW: 4 parameters" in table
+    assert "\n\n\n" not in table  # one empty line before a table
 
 
 def test_a_page_that_cannot_be_written_is_told_before_the_program_runs(run_python, tmp_path):

@@ -179,24 +179,45 @@ def test_gradients_reach_the_tools_own_parameters(after):
 # ---- another shape ---------------------------------------------------------------------------------------------------
 
 
-def test_another_shape_stops_the_gradient_and_warns_once(forked_python):
+def test_another_shape_stops_the_gradient_and_warns_once_per_place(forked_python):
     lines = forked_python("""
         import logging, torch, amanda
         logging.basicConfig(format="%(message)s", stream=__import__("sys").stdout)
         tool = amanda.Tool()
         tool.add_inst_for_op(lambda c: c.insert_after_op(lambda y: y[:2]), ops="relu")
+        tool.add_inst_for_op(lambda c: c.insert_before_op(lambda tensors: [tensors[0], tensors[1][:1]], [0]), ops="cat")
+        other = amanda.Tool("other")
+        other.add_inst_for_op(lambda c: c.insert_after_op(lambda y: y + 1), ops="relu")
         x = torch.ones(3, requires_grad=True)
-        with amanda.apply(tool):
-            for _ in range(2):
-                y = torch.relu(x)
-        print(tuple(y.shape), y.requires_grad)
+        for _ in range(2):
+            with amanda.apply(tool, other):
+                for _ in range(2):
+                    y = torch.relu(x)
+                    z = torch.cat([torch.relu(x), x])
+                with torch.no_grad():
+                    torch.relu(x)
+        print(tuple(y.shape), y.requires_grad, tuple(z.shape))
     """).splitlines()
+    text = (
+        "[action] Tool: <lambda> {}: it put a tensor of another shape in place of {}, which requires a gradient: the "
+        "gradient stops there. Schedule the routine with differentiable=True, and it is recorded"
+    )
     assert lines == [
-        "[amanda] a routine put a tensor of another shape in place of one that requires a gradient: the gradient stops "
-        "there. Schedule the routine with differentiable=True, and it is recorded. (Said once.) The routine is 'Tool': "
-        "<lambda> after aten::relu, <string>:9.",
-        "(2,) False",
+        text.format("after aten::relu (forward, <string>:13)", "output 0"),
+        text.format("after aten::relu (forward, <string>:14)", "output 0"),
+        text.format("before aten::cat (forward, <string>:14)", "input 0 (tensors)"),
+        "(2,) False (3,)",
     ]
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_recorded_result_of_another_shape_is_no_warning(after, caplog, recorded):
+    def program():
+        return torch.relu(torch.ones(3, requires_grad=recorded))
+
+    with amanda.apply(after("relu", lambda y: y[:2], differentiable=recorded)):
+        program()
+    assert caplog.messages == []
 
 
 # ---- looking ---------------------------------------------------------------------------------------------------------

@@ -53,3 +53,19 @@ def test_in_an_interpreter_that_an_embedding_program_makes_it_is_an_error():
         """)
         == MESSAGE
     )
+
+
+def test_names_that_few_programs_use_are_imported_when_they_are_asked_for(fresh_python):
+    late = ["points", "report", "trace", "tools", "toolkit", "distributed", "PointTable", "ScopeDescription"]
+    printed = fresh_python(f"""
+        import sys, amanda
+        print([name for name in {late} if name in vars(amanda)])
+        print([name for name in sys.modules if name.startswith(("amanda.tools", "amanda.toolkit", "amanda.distr"))])
+        print(all(getattr(amanda, name) is not None for name in {late}), set(amanda.__all__) - set(dir(amanda)))
+        try:
+            amanda.nothing
+        except AttributeError as error:
+            print(error)
+        from amanda import *
+    """)
+    assert printed.splitlines() == ["[]", "[]", "True set()", "module 'amanda' has no attribute 'nothing'"]

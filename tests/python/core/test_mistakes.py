@@ -472,4 +472,4 @@ def test_the_log_names_the_routine_of_a_result_of_another_shape(fresh_python):
             model(torch.ones(2, 2))
         """
     )
-    assert printed.endswith("(Said once.) The routine is 'mine': <lambda> after aten::relu in 1, <string>:8.")
+    assert printed.startswith("[action] mine: <lambda> after aten::relu in 1 (forward, <string>:8): it put a tensor of")

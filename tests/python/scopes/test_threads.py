@@ -2,8 +2,10 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import threading
+import warnings
 
 import amanda
 import pytest
@@ -478,3 +480,87 @@ def test_actions_are_removed_under_running_threads(after):
             stop.set()
 
     together(work, work, disturb)
+
+
+# ---- a model on another thread ---------------------------------------------------------------------------------------
+
+
+def on_a_thread(work):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
+
+
+def warned(work):
+    """The texts of the warnings that it gives."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        work()
+    return [str(one.message) for one in caught]
+
+
+ELSEWHERE = (
+    "[scope] no operator ran on this thread while the scope was entered, and aten::linear ran on another thread; a scope "
+    "covers the thread that enters it: enter it in the function that the other thread runs"
+)
+
+
+@pytest.mark.parametrize("ops", [None, "linear", ["relu", "linear"]])
+def test_a_model_that_runs_on_another_thread_only(ops):
+    model, look = nn.Linear(2, 2), Look(ops)
+
+    def program():
+        for _ in range(2):
+            with scope:
+                on_a_thread(lambda: model(X))
+                on_a_thread(lambda: model(X))
+
+    scope = amanda.apply(look)
+    assert warned(program) == [ELSEWHERE]  # once per scope
+    assert look.count["linear"] == 0
+
+
+def test_no_warning_of_another_thread():
+    model, inner = nn.Linear(2, 2), Look()
+
+    def in_scope():
+        with amanda.apply(inner):
+            model(X)
+
+    def both():
+        with amanda.apply(Look()):
+            model(X)
+            on_a_thread(lambda: model(X))
+
+    def other_first():
+        with amanda.apply(Look()):
+            on_a_thread(lambda: model(X))
+            model(X)
+
+    def with_its_own_scope():
+        with amanda.apply(inner):
+            on_a_thread(in_scope)
+
+    def none():
+        with amanda.apply(Look()):
+            pass
+
+    def failed():
+        with contextlib.suppress(KeyError), amanda.apply(Look()):
+            on_a_thread(lambda: model(X))
+            raise KeyError
+
+    for program in (both, other_first, with_its_own_scope, none, failed):
+        assert warned(program) == [], program.__name__
+
+
+def test_the_wait_for_the_first_operator_leaves_no_callback_behind():
+    def callbacks():
+        return torch._C._autograd._profiler_enabled(), amanda._torch.record_callbacks()
+
+    before = callbacks()
+    with amanda.apply(Look()):
+        on_a_thread(lambda: torch.relu(X))
+        assert on_a_thread(callbacks) == before
+    with amanda.apply(Look()):
+        pass
+    assert on_a_thread(callbacks) == before == callbacks()

@@ -8,6 +8,7 @@ import amanda
 import pytest
 import torch
 from amanda.tools.memory import PeakMemory
+from amanda.tools.memory.rows import GRAPHS, keepers
 from memory_runs import BATCH, F32, WIDTHS, by, measured, mlp, train
 from page_tables import tables_of
 
@@ -175,6 +176,16 @@ def test_states_of_any_form(make):
     size, keepers = by(memory, "kind", "bytes", "kept_by")["optimizer state"]
     assert size == sum(storages.values())
     assert re.match(rf"(state|prev_flat_grad)(, \w+)* of {make.__name__}: weight", keepers)
+
+
+def test_keepers_that_share_an_end_name_it_once():
+    nodes = [f"{name}Backward0 of {GRAPHS}" for name in ("Addmm", "Relu", "Tanh")]
+    assert keepers(nodes[:1]) == "AddmmBackward0 of a graph that the program keeps"
+    assert keepers([*nodes[:2], "", nodes[0]]) == "AddmmBackward0, ReluBackward0 of a graph that the program keeps"
+    assert keepers([*nodes, "0.weight", "step of Adam: 0.weight", "exp_avg of Adam: 0.weight"]) == (
+        "step, exp_avg of Adam: 0.weight, AddmmBackward0, ReluBackward0 and 1 more of a graph that the program keeps, "
+        "0.weight"
+    )
 
 
 def test_names_outlive_the_model():

@@ -4,7 +4,6 @@ because it takes seconds, and it reports when tensorflow is not installed."""
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import importlib.util
 import re
 import sys
@@ -147,6 +146,8 @@ def _installed_version() -> str:
     imported = getattr(sys.modules.get("tensorflow"), "__version__", None)
     if isinstance(imported, str):
         return imported
+    import importlib.metadata  # here: few programs have TensorFlow
+
     for name in _DISTRIBUTIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(name)

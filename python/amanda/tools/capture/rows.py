@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from amanda.toolkit import Column, Grouping, Place, fields_of, number_column
+from amanda.toolkit.frames import line_of_code
 
 GroupBy = Literal["name", "op", "module", "line"]
 
@@ -67,7 +68,7 @@ _NUMBERS = (
 )
 _NAMES = (
     _text("result", "name", folds=True),
-    _text("line", "source", shortens=True),
+    Column("line", lambda row: line_of_code(row.source), left=True, shortens=True, field="source"),
     _text("shape", "shape"),
     _text("dtype", "dtype"),
 )

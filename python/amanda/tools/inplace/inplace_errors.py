@@ -11,7 +11,7 @@ from amanda.toolkit.schemas import Sides
 
 from .finding import MESSAGE
 from .savers import Saver, Savers
-from .write_recorder import WriteRecorder
+from .write_recorder import WHY, WriteRecorder
 
 FUNCTIONS = "autograd::*"  # nodes that no operator makes: each is an autograd.Function
 
@@ -36,6 +36,9 @@ class InplaceErrors(WriteRecorder):
     The tool keeps no tensor, except the operand of a write that failed, until the next one. It keeps numbers of the last
     200,000 operators that autograd recorded on each thread, and the last writes to each storage.
     """
+
+    needs_eager = WHY
+    leaves_compiled_out = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,6 +16,8 @@ from .finding import MESSAGE, InplaceFinding
 from .refused import Begun, RefusedWrite, kind_of, leaf_of, refused_tensor
 from .savers import Saver
 
+WHY = "it follows the versions of tensors"
+
 
 
 class WriteRecorder(TellsSkips, Tool):
@@ -25,8 +27,6 @@ class WriteRecorder(TellsSkips, Tool):
     which operator saved the tensor, and sees writes by `out=`.
     """
 
-    needs_eager = "it follows the versions of tensors"
-    leaves_compiled_out = True
     _speaker = "inplace"
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class WriteRecorder(TellsSkips, Tool):
     # ---- operators --------------------------------------------------------------------------------------------------
 
     def _analyze(self, context: OpContext) -> None:
-        if eager_only.leaves_out(context, self._skips, self.needs_eager):
+        if eager_only.leaves_out(context, self._skips, WHY):
             return
         name = context.op.__name__
         if name.endswith("_") and (written := Sides.of(context).written):

@@ -86,6 +86,7 @@ def keepers(of_blocks: Iterable[str]) -> str:
     known = list(dict.fromkeys(filter(None, of_blocks)))
     states: dict[str, dict[str, None]] = {}  # by optimizer
     parameters: dict[str, None] = {}
+    nodes: list[str] = []
     others = []
     for one in known:
         what, colon, parameter = one.partition(": ")
@@ -93,11 +94,14 @@ def keepers(of_blocks: Iterable[str]) -> str:
         if colon and of:
             states.setdefault(optimizer, {})[state] = None
             parameters[parameter] = None
+        elif optimizer == GRAPHS:
+            nodes.append(state)
         else:
             others.append(one)
     whose = next(iter(parameters)) if len(parameters) == 1 else f"{len(parameters)} parameters"
     by_optimizer = [f"{', '.join(names)} of {optimizer}: {whose}" for optimizer, names in states.items()]
-    return ", ".join([*by_optimizer, *_listed(others)])
+    of_graphs = [f"{', '.join(_listed(nodes))} of {GRAPHS}"] if nodes else []
+    return ", ".join([*by_optimizer, *of_graphs, *_listed(others)])
 
 
 def _listed(names: Sequence[str]) -> list[str]:
