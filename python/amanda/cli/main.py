@@ -23,7 +23,9 @@ COMMANDS: tuple[Listed, ...] = (
     Listed("memory", "what was in memory at the peak, which line made it, and what kept it", "memory:Memory"),
     Listed("nan", "which operator of a program produced the first NaN", "nan:FindNan"),
     Listed("inplace", "which operator wrote to a tensor that the backward pass needs", "inplace:FindWrites"),
-    Listed("gradients", "which parameters get no gradient, and where the path to the loss is cut", "gradients:FindCuts"),
+    Listed(
+        "gradients", "which parameters get no gradient, and where the path to the loss is cut", "gradients:FindCuts"
+    ),
     Listed("check", "mistakes in a training script that runs without an error", "check:CheckProgram"),
     Listed("diff", "which operators cause the difference between two runs", "diff:Diff"),
     Listed("trace", "expressions over the operands of a program's operators", "trace:TraceExpressions"),

@@ -30,7 +30,11 @@ OWNERS = {
         r"\w+ \(local of check\(\), exceptions.py:7, in the traceback of errors\[\*\], global",
         17,
     ),
-    "hooks": ("tensor", r"activations\[\*\] \(closure of watch.keep\(\), hooks.py:10, a forward hook of net.1, glo", 23),
+    "hooks": (
+        "tensor",
+        r"activations\[\*\] \(closure of watch.keep\(\), hooks.py:10, a forward hook of net.1, glo",
+        23,
+    ),
     "losses": ("saved activation", r"the graph of history\[\*\] \(global of losses.py\)", 11),
     "nodehooks": ("tensor", r"kept\[\*\] \(local of train\(\), nodehooks.py:11\)", 16),
     "optimizers": ("optimizer state", r"state of optimizers\[\*\], Adam \(global of optimizers.py\)", 13),

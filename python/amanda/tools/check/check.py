@@ -18,8 +18,6 @@ from .report import Report
 from .rule import Rule
 from .rules import RULES
 
-_WHY = "rules follow a program line by line"
-
 
 class Check(TellsSkips, Tool):
     """Looks for mistakes in a program while it runs, by rules::
@@ -43,6 +41,8 @@ class Check(TellsSkips, Tool):
         ValueError: there is no such rule.
     """
 
+    needs_eager = "rules follow a program line by line"
+    leaves_compiled_out = True
     _speaker = "check"
 
     def __init__(
@@ -137,7 +137,7 @@ class Check(TellsSkips, Tool):
         self._steps.open()
 
     def _analyze(self, context: OpContext, look: Any) -> None:
-        if not eager_only.leaves_out(context, self._skips, _WHY):
+        if not eager_only.leaves_out(context, self._skips, self.needs_eager):
             self._follow_optimizers()  # a program may import torch inside the scope
             try:
                 look(context)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from .program import Program
 
-WHY = "it follows values from operator to operator"
-
 
 class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
     """Finds the parameters that get no gradient, or one that is zero, and where their path to the loss ends::
@@ -49,6 +47,8 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
     Rows are by "parameter". See `Results` for `rows`, `table`, `to_pandas` and `reset`.
     """
 
+    needs_eager = "it follows values from operator to operator"
+    leaves_compiled_out = True
     _speaker = "cuts"
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
     # ---- operators --------------------------------------------------------------------------------------------------
 
     def _analyze(self, context: OpContext) -> None:
-        if eager_only.leaves_out(context, self._skips, WHY):
+        if eager_only.leaves_out(context, self._skips, self.needs_eager):
             return
         from amanda.toolkit.optimizer_phase import in_optimizer
 
@@ -191,7 +191,7 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
     # ---- backward ---------------------------------------------------------------------------------------------------
 
     def _analyze_backward(self, context: OpContext) -> None:
-        if eager_only.leaves_out(context, self._skips, WHY):
+        if eager_only.leaves_out(context, self._skips, self.needs_eager):
             return
         if context.backward_op.__name__ == "AccumulateGrad":
             context.insert_before_backward_op(self._on_leaf)

@@ -19,7 +19,6 @@ from .savers import Saver
 WHY = "it follows the versions of tensors"
 
 
-
 class WriteRecorder(TellsSkips, Tool):
     """Adds a note to PyTorch's error "modified by an inplace operation": which operators have written to the tensor.
 
