@@ -1,4 +1,4 @@
-"""The check of a scope for writes that change no version. What makes it is further out, and set by `use`."""
+"""The check of a scope for writes that change no version. A module further out makes it: `use`."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def can_be_read(storage: Any) -> bool:
 
 
 def of(storage: Any) -> int:
-    """Of all bytes. Waits for the device."""
+    """The checksum of all bytes. It waits for the device."""
     if storage.nbytes() == 0:
         return 0
     return on_cpu(storage) if storage.device.type == "cpu" else on_device(storage)

@@ -27,7 +27,7 @@ class Seen(NamedTuple):
 class Alias:
     """A tensor, as it was when the checksum of its memory was taken."""
 
-    tensor: TensorWeakRef | None  # None: a result that the program has not used yet
+    tensor: TensorWeakRef | None  # a result that the program has not used yet has none
     memory: Memory
     seen: Seen
     checksum: int
@@ -97,13 +97,13 @@ class Memories:
         self._grown = 1000
 
     def of(self, tensor: torch.Tensor) -> Memory | None:
-        """What is known of its memory."""
+        """The memory that it is in, if that is known."""
         storage = tensor.untyped_storage()
         known = self._memories.get(storage._cdata)
         return None if known is None or known.storage.expired() or known.size != storage.nbytes() else known
 
     def alias(self, tensor: torch.Tensor, node: int | None = None) -> Alias | None:
-        """What is known of the tensor. `node`: it is a result of this one, whatever its own says."""
+        """The tensor as it was seen last, if it was. `node`: it is a result of this one, whatever its own says."""
         found = self._aliases.get(id(tensor))
         if found is not None and found.tensor is not None and found.tensor() is tensor:
             return found
@@ -119,7 +119,7 @@ class Memories:
         return alias.memory is not self.of(tensor) and now == (alias.version, alias.layout)
 
     def is_hidden(self, tensor: torch.Tensor, memory: Memory) -> bool | None:
-        """Of a tensor that is not known, in memory that has changed: True if no version shows it; None if that can't be
+        """True if the memory of a tensor that is not known has changed, and no version shows it; None if that can't be
         known."""
         others = list(memory.living())
         if others:

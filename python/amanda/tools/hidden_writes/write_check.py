@@ -32,9 +32,9 @@ class WriteCheck:
     """Finds writes to tensors that change no version: through ``.data``, NumPy, pointers, and kernels whose schema does not
     declare them. Autograd does not know of them either, and computes gradients with the new values.
 
-    It takes a checksum of the memory of each tensor that an operator makes, reads or writes to, and compares it when
-    the next operator reads the tensor, or a backward operator is about to use it. Each place is reported once, in the
-    log.
+    It takes a checksum of the memory of each tensor that an operator makes, reads or writes to. It compares the
+    checksum when the next operator reads the tensor, and when a backward operator is about to use it. Each place is
+    reported once, in the log.
 
     Its routines run around those of the other tools: `first` before them, `last` after them.
     """
@@ -56,7 +56,7 @@ class WriteCheck:
         return list(self._found)
 
     def evidence(self) -> Evidence:
-        """What it looked at, and what it could not."""
+        """The operators that it looked at, and the tensors that it could not read."""
         known = self.last.evidence()
         if not self._undecided:
             return known
