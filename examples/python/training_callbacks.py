@@ -9,7 +9,7 @@ three lines do the same around any trainer:
     with amanda.scheduled(history, schedule=amanda.Schedule(every=100), steps=register_optimizer_step_post_hook):
         trainer.train()
 
-That also closes the files if the training raises; the Trainer of Transformers tells no callback of it.
+That also closes the files if the training raises. The Trainer of Transformers calls no callback then.
 """
 
 import amanda

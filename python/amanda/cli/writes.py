@@ -10,5 +10,5 @@ from amanda.tools.inplace.write_recorder import WriteRecorder
 
 
 def recorded(given: argparse.Namespace) -> Scope:
-    """A scope beside that of the command's own tools. It has routines at operators that write."""
+    """A second scope, around that of the command's own tools. It has routines at operators that write."""
     return apply(WriteRecorder(), **program_arguments.options(given))

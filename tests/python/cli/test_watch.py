@@ -72,7 +72,8 @@ def test_its_table_begins_with_what_is_asked_for_and_never_with_the_making_of_th
     expected = [
         [name, what] for name in ("0.weight", "0.bias", "2.weight") for what in ("update_ratio", "gradient_norm")
     ]
-    assert first[2:8] == expected
+    assert first[2][0] == "optimizer_gradient_norm"
+    assert first[3:9] == expected
     assert not {"uniform_", "fill_"} & {name for name, _ in first}
 
 

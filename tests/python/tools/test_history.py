@@ -40,11 +40,13 @@ def test_norms_of_weights_updates_and_gradients_are_those_of_a_plain_loop(kind):
                 update = (parameter.detach().double() - before[name]).norm().item()
                 norm = before[name].norm().item()
                 found = {"norm": norm, "update_norm": update, "update_ratio": update / norm}
-                for quantity, value in {**found, "gradient_norm": gradients[name]}.items():
+                norms = dict.fromkeys(("gradient_norm", "optimizer_gradient_norm"), gradients[name])
+                for quantity, value in {**found, **norms}.items():
                     expected.setdefault(("parameters", name, quantity), {})[step] = value
             expected.setdefault(("scalars", "loss", "value"), {})[step] = loss.item()
             total = math.sqrt(sum(norm**2 for norm in gradients.values()))
-            expected.setdefault(("scalars", "gradient_norm", "value"), {})[step] = total
+            for name in ("gradient_norm", "optimizer_gradient_norm"):
+                expected.setdefault(("scalars", name, "value"), {})[step] = total
     series = {(row.tool, row.name, row.quantity) for row in history.rows() if row.tool in ("parameters", "scalars")}
     assert series == expected.keys()
     for key, points in expected.items():

@@ -28,6 +28,7 @@ from amanda.tools.history import History
 from amanda.tools.history.dead_units import DeadUnits
 from amanda.tools.hook_coverage import HookCoverage
 from amanda.tools.inplace import InplaceErrors
+from amanda.tools.inplace.write_recorder import WriteRecorder
 from amanda.tools.memory import PeakMemory
 from amanda.tools.nonfinite import NaNSentinel
 from amanda.tools.profile import Profile
@@ -73,6 +74,7 @@ TOOLS = {
     "Trace": lambda folder: Trace("*: output.sum()", "relu: grad_output.sum()"),
     "ValueHistograms": lambda folder: ValueHistograms(),
     "VectorwisePruning": lambda folder: VectorwisePruning(),
+    "WriteRecorder": lambda folder: WriteRecorder(),
 }
 BASES = {"PostTraining", "Quantization", "WeightPruning", "AttentionPruning"}
 X = torch.ones(2)

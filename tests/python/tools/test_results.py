@@ -39,6 +39,7 @@ from amanda.tools.history import History
 from amanda.tools.history.dead_units import DeadUnits
 from amanda.tools.hook_coverage import HookCoverage
 from amanda.tools.inplace import InplaceErrors
+from amanda.tools.inplace.write_recorder import WriteRecorder
 from amanda.tools.mapping import MappingTool
 from amanda.tools.memory import PeakMemory
 from amanda.tools.nonfinite import NaNSentinel
@@ -89,15 +90,9 @@ def model(kind=Model):
 
 
 WITHOUT_RESULTS = {MappingTool, OptimizerPhase, SparsitySchedule}  # they write keys into contexts
-WITHOUT_RESULTS |= {
-    Capture,
-    Check,
-    InplaceErrors,
-    NaNSentinel,
-    Patch,
-    Recorder,
-}  # what they find are tensors, findings, files
-WITHOUT_RESULTS |= {amanda.StepTool, DeadUnits, LossScaling}  # parts of others
+# What these find are tensors, findings, files.
+WITHOUT_RESULTS |= {Capture, Check, InplaceErrors, NaNSentinel, Patch, Recorder}
+WITHOUT_RESULTS |= {amanda.StepTool, DeadUnits, LossScaling, WriteRecorder}  # parts of others
 WITHOUT_RESULTS |= {CausalDiff, History, Trace}  # they have tests of their own: what their rows are, arguments say
 TOOLS = {
     "activation pruning": lambda: ActivationPruning({"relu": 0.1, "linear": 0.1}),

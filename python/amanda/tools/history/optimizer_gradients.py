@@ -18,7 +18,7 @@ OPTIMIZER_GRADIENT_NORM = "optimizer_gradient_norm"
 
 
 class _Read(NamedTuple):
-    """What was read of a gradient."""
+    """The norm of a gradient, and its elements if they are counted."""
 
     norm: float
     counts: Counted | None

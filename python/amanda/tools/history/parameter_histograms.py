@@ -31,7 +31,7 @@ class Histogram(NamedTuple):
 
 @dataclasses.dataclass
 class Counted:
-    """What was counted of some tensors."""
+    """The counted elements of some tensors."""
 
     bins: array.array[int] = dataclasses.field(default_factory=lambda: array.array("q", bytes(8 * (2 * _BINS + 1))))
     nonfinite: int = 0

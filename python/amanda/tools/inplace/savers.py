@@ -35,7 +35,7 @@ class Savers:
         made.append((first, end, saver))
 
     def runs(self, node: Any, saver: Saver) -> None:
-        """Tells that a node of an autograd.Function begins to run, of which no operator has made the node."""
+        """Notes that a node of an autograd.Function begins to run: no operator has made it."""
         self._running[threading.get_ident()] = (node._sequence_nr(), saver)
 
     def of(self, node: Any) -> Saver | None:

@@ -152,7 +152,7 @@ class WriteRecorder(TellsSkips, Tool):
             self._watch(context, written)
 
     def _watch(self, context: OpContext, written: Sequence[str]) -> None:
-        """Of an operator that writes to these inputs."""
+        """Schedules routines around an operator that writes to these inputs."""
         from amanda.toolkit.optimizer_phase import in_optimizer
 
         from .writes import Site, Writes, positions, versions
