@@ -179,6 +179,8 @@ def profile(workload, body):
 # Tools that ship: a line each, and one in targets.py.
 SHIPPED = {
     "tools.nonfinite": "amanda.tools.nonfinite.NaNSentinel",
+    "tools.cuts": "amanda.tools.cuts.GradientCuts",
+    "tools.check": "amanda.tools.check.Check",
     "tools.inplace": "amanda.tools.inplace.InplaceErrors",
     "tools.inplace, only what writes": "amanda.tools.inplace.write_recorder.WriteRecorder",
 }

@@ -19,6 +19,8 @@ LIMITS = [  # row, workload, the most that its ratio may be
     ("Python routine, forward and backward", "transformer layer, train", 1.22),
     ("tools.profile", "transformer layer, train", 1.15),
     ("tools.nonfinite", "transformer layer, train", 1.30),
+    ("tools.cuts", "transformer layer, train", 1.30),
+    ("tools.check", "transformer layer, train", 1.30),
     ("tools.inplace", "transformer layer, train", 1.30),
     ("tools.inplace, only what writes", "transformer layer, train", 1.15),
     ("tools.trace, a constant at each linear", "transformer layer, train", 1.05),

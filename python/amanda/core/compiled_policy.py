@@ -16,10 +16,10 @@ STRONGEST = ("eager", "graph", "auto", "yields", "opaque")
 
 
 class CompiledPolicy:
-    """What a scope asks for: its option; or, where that is "auto", what its tools can.
+    """The request of a scope: its option; or, where that is "auto", what its tools can.
 
-    That is "auto", if all of them can work on compiled code; "yields", if those that can't leave it out: functions run
-    eagerly unless another scope asks for them compiled; or else "eager".
+    It is "auto" if all tools can work on compiled code. It is "yields" if those that can't leave it out: functions run
+    eagerly unless another scope asks for them compiled. Else it is "eager".
 
     Attributes:
         asks_for: one of `STRONGEST`.
