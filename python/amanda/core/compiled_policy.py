@@ -15,6 +15,12 @@ STRONGEST = ("eager", "graph", "auto", "yields", "opaque")
 """What scopes ask for. Of several scopes of a thread, the first of these is in force."""
 
 
+def strongest(asked: Iterable[str]) -> str | None:
+    """The one that is in force. What a driver of another framework takes comes last."""
+    ranks = {name: rank for rank, name in enumerate(STRONGEST)}
+    return min(asked, key=lambda one: ranks.get(one, len(ranks)), default=None)
+
+
 class CompiledPolicy:
     """The request of a scope: its option; or, where that is "auto", what its tools can.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, ParamSpec, Type
 
 from amanda import _core
 from amanda.core import error_notes, fork, keywords, unmatched, write_check
-from amanda.core.compiled_policy import STRONGEST, Compiled, CompiledPolicy
+from amanda.core.compiled_policy import Compiled, CompiledPolicy, strongest
 from amanda.core.coverage.report import CoverageReport, report_of
 from amanda.core.evidence import Evidence
 from amanda.core.near_names import did_you_mean, shown
@@ -355,8 +355,7 @@ class _Entries(list[_Entry]):
         self._update()
 
     def _update(self) -> None:
-        asked = [entry.scope._compiled.asks_for for entry in self]
-        self.compiled = min(asked, key=STRONGEST.index, default=None)
+        self.compiled = strongest(entry.scope._compiled.asks_for for entry in self)
 
     def run_eagerly(self, why: str) -> None:
         for entry in self:
@@ -398,7 +397,7 @@ def note_unseen(reason: str, name: str) -> None:
 
 
 def compiled_here() -> str | None:
-    """For drivers: one of `STRONGEST`, which is in force for the scopes that this thread has entered; None if there is
+    """For drivers: one of `compiled_policy.STRONGEST`, which is in force for the scopes that this thread has entered; None if there is
     none."""
     return _here.entries.compiled
 

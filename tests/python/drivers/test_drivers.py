@@ -83,7 +83,7 @@ def register(monkeypatch):
 
     def add(driver, only=False):
         if only:
-            driver.options = {"compiled": protocol.Option(("eager", "later"), "when arrays are computed")}
+            driver.options = {"compiled": protocol.Option(("auto", "later"), "when arrays are computed")}
         for known in ("_registered", "_loaded", "_refused"):
             monkeypatch.setattr(registry, known, [] if only else list(getattr(registry, known)))
         registry.register(driver)
@@ -164,7 +164,7 @@ def test_without_its_framework_the_package_can_be_used_and_says_so(fresh_python)
         main(["doctor"])
     """
     lines = fresh_python(program).splitlines()
-    assert lines[0] == '[scope] compiled is "eager" or "graph" or "opaque", got \'never\''
+    assert lines[0] == '[scope] compiled is "auto" or "eager" or "graph" or "opaque", got \'never\''
     (row,) = [line.split(maxsplit=1)[1] for line in lines if line.startswith("torch ")]
     assert row.startswith('not installed; pip install "torch==')
 

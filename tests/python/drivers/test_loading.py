@@ -175,7 +175,7 @@ def register(framework, monkeypatch):
         for known in ("_registered", "_loaded", "_refused"):
             monkeypatch.setattr(registry, known, [] if only else list(getattr(registry, known)))
         if only:
-            driver.options = {"compiled": protocol.Option(("eager", "later"), "when arrays are computed")}
+            driver.options = {"compiled": protocol.Option(("auto", "later"), "when arrays are computed")}
         registry.register(driver)
         return driver
 

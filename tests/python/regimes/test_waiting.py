@@ -12,7 +12,7 @@ from process_groups import destroy_group
 
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 dist.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=rank, world_size=size)
-clocks, measured_offset = sys.modules["amanda.distributed.waiting"], amanda.distributed.clock_offset
+measured_offset, clocks = amanda.distributed.clock_offset, sys.modules["amanda.distributed.waiting"]
 offsets = []  # of this rank's clock, as `waiting` takes it to be; in truth all ranks have one clock
 
 

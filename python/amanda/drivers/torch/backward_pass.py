@@ -61,6 +61,7 @@ class _QuietEngine(_Engine):  # type: ignore[misc]
         return _run(args, kwargs)
 
 
+@port.leave_uncompiled
 def _run(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     were_caught = _torch.catch_operators(False)  # and the engine's threads do as this one does
     try:
@@ -72,10 +73,10 @@ def _run(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         _torch.catch_operators(were_caught)
 
 
+@port.leave_uncompiled
 def _told(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    listeners, call = _listeners, _call_of(*args, **kwargs)
-    for each in listeners:
-        each.begin(call)
+    listeners = _listeners
+    call = _begun(listeners, args, kwargs)
     error: BaseException | None = None
     try:
         return _run(args, kwargs)
@@ -83,9 +84,22 @@ def _told(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         error = raised
         raise
     finally:
-        for each in reversed(listeners):
-            each.end(call, error)
+        _ended(listeners, call, error)
         error = None  # or it would refer to itself by its traceback
+
+
+@port.leave_all_uncompiled
+def _begun(listeners: Sequence[BackwardListener], args: Sequence[Any], kwargs: dict[str, Any]) -> BackwardCall:
+    call = _call_of(*args, **kwargs)
+    for each in listeners:
+        each.begin(call)
+    return call
+
+
+@port.leave_all_uncompiled
+def _ended(listeners: Sequence[BackwardListener], call: BackwardCall, error: BaseException | None) -> None:
+    for each in reversed(listeners):
+        each.end(call, error)
 
 
 def _call_of(
