@@ -397,8 +397,8 @@ def note_unseen(reason: str, name: str) -> None:
 
 
 def compiled_here() -> str | None:
-    """For drivers: one of `compiled_policy.STRONGEST`, which is in force for the scopes that this thread has entered; None if there is
-    none."""
+    """For drivers: one of `compiled_policy.STRONGEST`, which is in force for the scopes that this thread has entered; None
+    if there is none."""
     return _here.entries.compiled
 
 
