@@ -1,5 +1,6 @@
 """PeakMemory(growth=True): planted leaks, each beside a program without it, and a count by other means."""
 
+import ctypes
 import gc
 import re
 import sys
@@ -74,6 +75,16 @@ def test_nothing_grows_without_the_leak(program):
     answer = leak_runs.growth_of(program, leak=False).answer()
     assert re.match(r"no memory was found to grow|memory in use hardly grows: 4 B per", answer), answer
     assert re.search(r"looked at: the owners of \d+ blocks? that operators have made since the first step$", answer)
+
+
+def test_tuples_that_c_code_has_not_filled_yet():
+    """Python's own iterator crashes on them; the garbage collector lists them."""
+    new = ctypes.pythonapi.PyTuple_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_ssize_t]
+    unfilled = [new(2)]
+    (program,) = [one for one in leak_runs.PROGRAMS if one.stem == "cycles"]
+    assert leak_runs.growth_of.__wrapped__(program, leak=True).rows()
+    unfilled.clear()
 
 
 def grown(run, **options):
