@@ -104,6 +104,7 @@ EXCEPTIONS = {
     "SparsitySchedule": "a number for tools that prune; it looks at nothing",
     "Watching": "a base class",
     "WeightPruning": "a base class",
+    "WriteRecorder": "a base class",
 }
 
 

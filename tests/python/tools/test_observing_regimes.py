@@ -59,7 +59,8 @@ def observed(name, regime):
     """The results of a training in a regime, and the tool that observed it."""
     model = make_model()
     tool = TOOLS[name][0](model)
-    with contextlib.nullcontext(model) if regime is None else in_regime(regime, model) as call, amanda.apply(tool):
+    around = contextlib.nullcontext(model) if regime is None else in_regime(regime, model)
+    with around as call, amanda.apply(tool, compiled="eager"):  # test_compiled_tools has those on compiled code
         return train(call, model), tool
 
 
