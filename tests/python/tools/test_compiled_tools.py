@@ -5,7 +5,6 @@ import dataclasses
 import amanda
 import pytest
 import torch
-from amanda.research import LearnedStepQuantization
 from amanda.research.effective_path import EffectivePath
 from amanda.research.error_injection import BitFlip, ErrorInjection
 from amanda.research.pruning import ActivationPruning, ChannelPruning, HeadPruning, TilewisePruning
@@ -68,7 +67,6 @@ EDITING = {
     "TilewisePruning": lambda: TilewisePruning(0.5, tile=2),
     "ActivationPruning": lambda: ActivationPruning(threshold=0.3),
     "FakeQuantization": FakeQuantization,
-    "LearnedStepQuantization": lambda: LearnedStepQuantization(bits=3),
     "ErrorInjection": lambda: ErrorInjection(BitFlip(22), ops="linear", index=[(0, 1)]),
 }
 

@@ -140,9 +140,7 @@ class Search:
         ]
 
     def _may_lead_to_a_tensor(self, thing: Any) -> bool:
-        if (
-            type(thing) is tuple
-        ):  # there are many, of constants; iterating over one that C code fills crashes
+        if type(thing) is tuple:  # there are many, of constants; iterating over one that C code fills crashes
             return any(self._edges.of(type(each)) is not None for each in gc.get_referents(thing))
         return self._edges.of(type(thing)) is not None
 
