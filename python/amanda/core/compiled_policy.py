@@ -16,7 +16,7 @@ STRONGEST = ("eager", "graph", "auto", "yields", "opaque")
 
 
 def strongest(asked: Iterable[str]) -> str | None:
-    """The one that is in force. What a driver of another framework takes comes last."""
+    """The one that is in force. A choice of another framework comes last."""
     ranks = {name: rank for rank, name in enumerate(STRONGEST)}
     return min(asked, key=lambda one: ranks.get(one, len(ranks)), default=None)
 
