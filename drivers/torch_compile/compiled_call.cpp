@@ -3,11 +3,14 @@
 
 #include <ATen/core/stack.h>
 #include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "amanda/driver/engine.h"
@@ -46,6 +49,24 @@ void check_edit(const Operand& operand, const c10::IValue& old, const c10::IValu
   for (size_t i = 0; i < olds.size(); ++i) check_tensor(olds[i], values[i]);
 }
 
+using Nodes = std::vector<NodePtr>;
+
+/// The leaves of the graph that are none of `inputs`: they stand for tensors that a routine holds.
+Nodes held_leaves(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& inputs) {
+  std::unordered_set<torch::autograd::Node*> known;
+  for (const at::Tensor& input : inputs) known.insert(torch::autograd::impl::gradient_edge(input).function.get());
+  Nodes waiting, leaves;
+  for (const at::Tensor& result : results) waiting.push_back(torch::autograd::impl::gradient_edge(result).function);
+  while (!waiting.empty()) {
+    const NodePtr node = std::move(waiting.back());
+    waiting.pop_back();
+    if (!node || !known.insert(node.get()).second) continue;
+    if (dynamic_cast<torch::autograd::AccumulateGrad*>(node.get())) leaves.push_back(node);
+    for (const torch::autograd::Edge& edge : node->next_edges()) waiting.push_back(edge.function);
+  }
+  return leaves;
+}
+
 struct Unobserved : NoCopy {
   explicit Unobserved(RoutineMode mode) : state(RoutineState::begin(mode)) {}
   ~Unobserved() { RoutineState::end(state); }
@@ -69,9 +90,16 @@ std::vector<at::Tensor> Recorded::backward(const std::vector<at::Tensor>& gradie
   }
   std::vector<at::Tensor> made(inputs_.size());
   if (results.empty() || inputs.empty()) return made;
-  const auto found = torch::autograd::grad(results, inputs, given, /*retain_graph=*/true, /*create_graph=*/false,
-                                           /*allow_unused=*/true);
+  const Nodes held = held_leaves(results, inputs);
+  torch::autograd::edge_list edges, roots;
+  for (const at::Tensor& result : results) roots.push_back(torch::autograd::impl::gradient_edge(result));
+  for (const at::Tensor& input : inputs) edges.push_back(torch::autograd::impl::gradient_edge(input));
+  for (const auto& leaf : held) edges.emplace_back(leaf, 0);
+  const auto found = torch::autograd::Engine::get_default_engine().execute(
+      roots, given, /*keep_graph=*/true, /*create_graph=*/false, /*accumulate_grad=*/false, edges);
   for (size_t i = 0; i < numbers.size(); ++i) made[numbers[i]] = found[i];
+  const c10::AutoGradMode no_grad(false);
+  for (size_t i = 0; i < held.size(); ++i) (*held[i])({found[inputs.size() + i]});
   return made;
 }
 

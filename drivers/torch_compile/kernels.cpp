@@ -54,6 +54,13 @@ Tensors spread(at::TensorList values, at::IntArrayRef which, const Slot& slot, L
 /// In memory of its own, laid out like the other: the compiler knows no more about the result.
 at::Tensor fresh_like(const at::Tensor& like, const at::Tensor& value) { return at::empty_like(like).copy_(value); }
 
+[[noreturn]] void throw_lost_gradient(const Slot& slot) {
+  throw Error(c10::str(
+      "[compile] ", slot.op().op.operator_name().name, ": a routine or replacement uses a tensor of its own that needs ",
+      "a gradient, and no operand of the operator needs one, so this compiled code would lose the gradient; open the ",
+      "scope with compiled=\"eager\", or schedule the routine with traceable=True"));
+}
+
 void look(at::TensorList values, at::IntArrayRef which, at::IntArrayRef numbers, at::TensorList run,
           const at::Tensor& table, int64_t number) {
   guarded([&] {
@@ -95,12 +102,13 @@ Tensors run(at::TensorList values, at::IntArrayRef numbers, at::TensorList run_h
     const c10::InferenceMode no_inference(false);
     const std::shared_ptr<const Slot> slot = slot_of(table, number);
     if (!slot) throw Error("[compile] this code was compiled for tools that are gone; compile the function again");
+    const bool keeps = !recorded.empty() && recorded != kNoneNeeded;
     Lent lent;
     Tensors inputs;
     for (const at::Tensor& value : values) {
-      inputs.push_back(recorded.empty() ? lent.tensor(value.detach()) : value.detach().clone());
+      inputs.push_back(keeps ? value.detach().clone() : lent.tensor(value.detach()));
     }
-    for (int64_t i : recorded) inputs[i].requires_grad_();
+    for (int64_t i : keeps ? recorded : at::IntArrayRef()) inputs[i].requires_grad_();
     const c10::AutoGradMode grad(!recorded.empty());
     // An autograd function that is called eagerly leaves out its keys.
     const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
@@ -116,9 +124,10 @@ Tensors run(at::TensorList values, at::IntArrayRef numbers, at::TensorList run_h
       const bool is_result = after ? i < values.size() : position && position->side == Side::kOutputs;
       if (!is_result) continue;
       kept.push_back(call.tensor(i));
+      if (!keeps && kept.back().requires_grad()) throw_lost_gradient(*slot);
       results.push_back(kept.back().detach().clone(at::MemoryFormat::Contiguous));
     }
-    if (recorded.empty()) inputs.clear(), kept.clear();
+    if (!keeps) inputs.clear(), kept.clear();
     results.push_back(std::make_shared<Recorded>(std::move(inputs), std::move(kept))->tensor());
     return results;
   });

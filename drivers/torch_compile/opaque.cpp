@@ -18,6 +18,7 @@ struct OpaquePlan {
   c10::ArrayRef<at::Tensor> run;
   at::Tensor table;
   int64_t slot, backward;
+  bool records;  // gradients
   const std::vector<int64_t>& recorded;
   c10::string_view original;
 };
@@ -25,8 +26,9 @@ struct OpaquePlan {
 struct Opaque : torch::autograd::Function<Opaque> {
   static Tensors forward(AutogradContext* context, at::TensorList values, const OpaquePlan& plan) {
     context->set_materialize_grads(false);
-    Tensors results = call_run(values, plan.numbers, {plan.run, plan.table, plan.slot}, plan.recorded, plan.original,
-                               autocast_here());
+    const at::IntArrayRef recorded = plan.records && plan.recorded.empty() ? kNoneNeeded : at::IntArrayRef(plan.recorded);
+    Tensors results =
+        call_run(values, plan.numbers, {plan.run, plan.table, plan.slot}, recorded, plan.original, autocast_here());
     context->saved_data["backward"] = plan.backward;
     context->saved_data["recorded"] = plan.recorded;
     context->saved_data["values"] = static_cast<int64_t>(values.size());
@@ -60,12 +62,13 @@ struct Opaque : torch::autograd::Function<Opaque> {
 
 Tensors opaque(at::TensorList values, c10::SymIntArrayRef numbers, at::TensorList run, const at::Tensor& table,
                int64_t slot, int64_t backward, c10::string_view original) {
+  const bool records = c10::GradMode::is_enabled();
   std::vector<int64_t> recorded;
-  for (size_t i = 0; c10::GradMode::is_enabled() && i < values.size(); ++i) {
+  for (size_t i = 0; records && i < values.size(); ++i) {
     if (values[i].requires_grad()) recorded.push_back(static_cast<int64_t>(i));
   }
   const Tensors held(run.begin(), run.end());
-  return Opaque::apply(values, OpaquePlan{numbers, held, table, slot, backward, recorded, original});
+  return Opaque::apply(values, OpaquePlan{numbers, held, table, slot, backward, records, recorded, original});
 }
 
 }  // namespace
