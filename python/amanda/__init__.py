@@ -24,7 +24,7 @@ from amanda.core.tool import ON_DEMAND, Tool
 from amanda.core.unmatched import UnmatchedFilterWarning
 from amanda.driver import registry
 from amanda.drivers.tensorflow import TensorFlowDriver
-from amanda.drivers.torch import TorchDriver
+from amanda.drivers.torch import TorchDriver, backward_errors
 from amanda.drivers.torch.builds import Builds
 from amanda.drivers.torch_compile import CompiledFunctions
 
@@ -59,8 +59,15 @@ def _write_check() -> write_check.WriteCheck:
     return WriteCheck()
 
 
+def _inplace_hint() -> str:
+    from amanda.tools.inplace.hint import unrecorded
+
+    return unrecorded()
+
+
 other_project.warn()
 write_check.use(_write_check)
+backward_errors.use(_inplace_hint)
 _core.set_log_sink(log_lines.write)
 registry.register(TorchDriver(Builds(__path__), CompiledFunctions()))
 registry.register(TensorFlowDriver())

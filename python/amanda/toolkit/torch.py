@@ -15,7 +15,6 @@ there is a driver.
 
 from amanda._torch import framework_probe, undeclared_writes
 from amanda.drivers.torch.backward_errors import OVERWRITTEN_NOTE, explained_by, is_explained
-from amanda.drivers.torch.backward_errors import command as inplace_command
 from amanda.drivers.torch.backward_pass import BackwardCall, BackwardListener, listen_to_backward
 from amanda.drivers.torch.functions import running_function
 from amanda.drivers.torch.identity.call_path import running_modules
@@ -72,7 +71,6 @@ __all__ = [
     "get_unwrapped",
     "graph_task_id",
     "held",
-    "inplace_command",
     "is_explained",
     "is_functional",
     "is_legacy_batched",

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shlex
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,9 +14,15 @@ OVERWRITTEN_NOTE = "[inplace] "
 Explain = Callable[[RuntimeError, Sequence[Any]], str]
 """Called with the error and the tensors, or edges, where the backward pass began. The graph is still there. Returns the
 text of a note; "" if it knows nothing of this pass."""
-_LONGEST = 100  # command line in a note
 
 _explainers: list[Explain] = []
+_hint: Callable[[], str]
+
+
+def use(hint: Callable[[], str]) -> None:
+    """Sets what says how to learn more, for errors that nobody is asked about."""
+    global _hint
+    _hint = hint
 
 
 @contextlib.contextmanager
@@ -44,21 +47,9 @@ def add_note(error: RuntimeError, began: Sequence[Any]) -> None:
     if any(texts):
         error.add_note(f"{OVERWRITTEN_NOTE}{next(filter(None, texts))}")
     elif not texts:
-        error.add_note(
-            f"{OVERWRITTEN_NOTE}which operator wrote was not recorded; `{command()}` names it, and so does "
-            "amanda.tools.inplace.InplaceErrors() in a scope around the forward and the backward pass"
-        )
+        error.add_note(f"{OVERWRITTEN_NOTE}{_hint()}")
 
 
 def is_explained(error: BaseException) -> bool:
     """True if the error has such a note."""
     return any(str(note).startswith(OVERWRITTEN_NOTE) for note in getattr(error, "__notes__", ()))
-
-
-def command() -> str:
-    """The command that records which operators write, for this program."""
-    script = sys.argv[0] if sys.argv else ""
-    if not script.endswith(".py") or os.path.basename(script) == "__main__.py":
-        return "amanda inplace script.py"
-    whole = shlex.join(["amanda", "inplace", *sys.argv])
-    return whole if len(whole) <= _LONGEST else f"amanda inplace {shlex.quote(script)} ..."

@@ -12,6 +12,7 @@ from amanda import OpContext, Tool
 from amanda.toolkit import Place, Skips, TellsSkips, eager_only
 from amanda.toolkit.schemas import Sides
 
+from . import hint
 from .finding import MESSAGE, InplaceFinding
 from .refused import Begun, RefusedWrite, kind_of, leaf_of, refused_tensor
 from .savers import Saver
@@ -123,9 +124,7 @@ class WriteRecorder(TellsSkips, Tool):
 
     def _saver_of(self, node: Any) -> tuple[Saver | None, str]:
         """The operator that made a node; or the command that finds it."""
-        from amanda.toolkit.torch import inplace_command
-
-        return None, inplace_command()
+        return None, hint.command()
 
     def _refused(self, begun: Begun, error: RuntimeError) -> RefusedWrite | None:
         from amanda.toolkit.torch import parameter_name
