@@ -90,7 +90,7 @@ print([(row.name, row.calls) for row in profile.rows("user_line")])
 PROGRAMS = {
     "flops": (["flops"], FLOPS),
     "memory": (["memory"], MEMORY),
-    "history": (["history", "statistics", "gradients"], HISTORY),
+    "history": (["history", "statistics", "gradients", "cuts"], HISTORY),
     "profile": (["profile"], PROFILE),
 }
 
