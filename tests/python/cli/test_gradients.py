@@ -50,7 +50,7 @@ def test_the_cut_is_named(command):
         "no gradient: encoder.weight, encoder.bias\n"
         "  cut at aten::detach (script.py:13), after aten::relu (script.py:11): detach() returns a tensor without a path\n"
         "no gradient: idle.weight, idle.bias\n"
-        "  no operator used it\n"
+        "  no operator that was seen used it\n"
     ) in done.stdout
     assert re.search(r"encoder.weight +none +detach +aten::detach \(script.py:13\) +3 +0 +0 +0\n", done.stdout)
     assert "(1 more)" in done.stdout
@@ -83,7 +83,7 @@ def test_watch_raises_an_alarm(command):
     assert (
         "alarms: 2\n  no gradient since step 0: encoder.weight, encoder.bias: detach() returns a tensor" in done.stdout
     )
-    assert "  no gradient since step 0: idle.weight, idle.bias: no operator used it\n" in done.stdout
+    assert "  no gradient since step 0: idle.weight, idle.bias: no operator that was seen used it\n" in done.stdout
     assert "alarms: none" in command("watch", "script.py", "right", "0").stdout
 
 

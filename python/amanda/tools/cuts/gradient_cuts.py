@@ -131,7 +131,7 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
     # ---- operators --------------------------------------------------------------------------------------------------
 
     def _analyze(self, context: OpContext) -> None:
-        if eager_only.leaves_out(context, self._skips, self.needs_eager):
+        if eager_only.leaves_out(context, self._skips, GradientCuts.needs_eager):
             return
         from amanda.toolkit.optimizer_phase import in_optimizer
 
@@ -191,7 +191,7 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
     # ---- backward ---------------------------------------------------------------------------------------------------
 
     def _analyze_backward(self, context: OpContext) -> None:
-        if eager_only.leaves_out(context, self._skips, self.needs_eager):
+        if eager_only.leaves_out(context, self._skips, GradientCuts.needs_eager):
             return
         if context.backward_op.__name__ == "AccumulateGrad":
             context.insert_before_backward_op(self._on_leaf)

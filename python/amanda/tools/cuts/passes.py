@@ -22,6 +22,7 @@ class Pass:
         self._parameters, self._skips = parameters, skips
         self._flags: list[tuple[Parameter | Step, Any]] = []
         self._found: dict[Step, bool] = {}
+        self._before = {parameter: _state(tensor) for parameter, tensor in parameters.alive()}
 
     def add_leaf(self, leaf: Any, gradient: Any) -> None:
         """A leaf gets its gradient, the sum over all its uses."""
@@ -43,6 +44,11 @@ class Pass:
             rows = values != 0
             known = parameter.rows
             parameter.rows = rows if known is None or known.shape != rows.shape else known | rows.to(known.device)
+
+    def arrived_unseen(self, parameter: Parameter, tensor: Any) -> bool:
+        """Autograd has accumulated a gradient, and showed no operator that did: one of a compiled function may have."""
+        known = self._before.get(parameter)
+        return known is not None and parameter not in self.reached and _state(tensor) != known
 
     def add_step(self, step: Step, gradients: Sequence[Any]) -> None:
         """A backward operator of this step runs."""
@@ -76,3 +82,9 @@ class Pass:
             if gradient.layout != torch.strided and gradient.layout != torch.jagged:
                 return largest(gradient)
             return self._skips.read(gradient, lambda array, arrays: largest(array, by_row=by_row))
+
+
+def _state(tensor: Any) -> tuple[int, int]:
+    """Another one after a gradient has come."""
+    gradient = tensor.grad
+    return (0, 0) if gradient is None else (id(gradient), gradient._version)

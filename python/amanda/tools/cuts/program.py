@@ -115,7 +115,7 @@ class Program:
                 continue
             counts = parameter.counts[ended.loss]
             counts.passes += 1
-            if ended.reached.get(parameter):
+            if ended.reached.get(parameter) or ended.arrived_unseen(parameter, tensor):
                 counts.gradients += 1
                 parameter.is_pending = True
             else:

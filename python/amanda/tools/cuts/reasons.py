@@ -14,7 +14,7 @@ REASONS = {
     "checkpoint": "a reentrant checkpoint whose inputs require no gradient; use_reentrant=False records it",
     "function": "an autograd.Function returns no gradient",
     "not differentiable": "its result requires no gradient",
-    "unused": "no operator used it",
+    "unused": "no operator that was seen used it",
     "item": "the values leave PyTorch there",
     "outside the loss": "the loss uses nothing that comes from its result",
     "zero derivative": "its derivative is zero everywhere",

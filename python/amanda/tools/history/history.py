@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Never
 
 from amanda import OpContext, StepTool, Tool
-from amanda.toolkit import Results, Skips, Unseen, eager_only, locks, own_work, warn_here
+from amanda.toolkit import Results, Skips, Unseen, locks, own_work, warn_here
 from amanda.toolkit.schemas import Sides
 from amanda.tools.cuts import GradientCuts
 from amanda.tools.gradients import GradientStatistics
@@ -18,6 +19,7 @@ from amanda.tools.statistics import OpStatistics
 from .alarms import GRADIENT_NORM, Alarm, Detectors, HistoryWarning, Limits
 from .answer import answer_of
 from .arguments import checked_keep, checked_limits, checked_tools
+from .compiled_gradients import CompiledGradients
 from .dead_units import DeadUnits
 from .files import Files
 from .loss import loss_of
@@ -31,6 +33,12 @@ from .series import Point, points_of, scalar
 FLUSH_SECONDS = 60.0
 PHASE = "cupti_profiler.phase"  # OptimizerPhase's key
 MOST_TOLD = 5  # alarms in a warning
+
+
+class _Cuts(GradientCuts):
+    """Compiled functions stay compiled: why their parameters get no gradient is not known then."""
+
+    needs_eager = ""
 
 
 class History(Results[Row, GroupBy], StepTool):
@@ -87,8 +95,6 @@ class History(Results[Row, GroupBy], StepTool):
         OSError: a folder cannot be written.
     """
 
-    needs_eager = "gradients of parameters are those that autograd accumulates"
-    leaves_compiled_out = True
     _speaker = "history"
 
     def __init__(
@@ -124,9 +130,10 @@ class History(Results[Row, GroupBy], StepTool):
         self._optimizer_gradients = OptimizerGradients(self._watched, self._skips, bool(histograms))
         self._histograms: list[Histogram] = []
         self._gradients = ParameterGradients(self._watched)
-        self._loss_scales = LossScales(self._gradients.variables)
+        self._of_compiled = CompiledGradients(self._watched, self._skips)
+        self._loss_scales = LossScales(self._variables)
         self._dead = DeadUnits(limits.dead) if limits is not None else None
-        self._cuts = GradientCuts() if find_cuts and limits is not None else None
+        self._cuts = _Cuts() if find_cuts and limits is not None else None
         self._left_out: set[int | None] = set()  # ids of operators
         self._views: set[int | None] = set()  # they compute nothing; some are of memory without values
         self._lock = locks.lock()  # guards the next three
@@ -167,14 +174,20 @@ class History(Results[Row, GroupBy], StepTool):
         sides = Sides.of(context) if context.namespace.startswith("pytorch/") else None
         if sides is not None:
             self._loss_scales.analyze(context)
+            if context.is_symbolic:
+                self._of_compiled.analyze(context)
         if context.get(PHASE) == "optimizer" or (sides is not None and sides.is_uninitialized):
             self._left_out.add(context.op_id)
         if sides is not None and sides.is_view:
             self._views.add(context.op_id)
 
     def _analyze_backward(self, context: OpContext) -> None:
-        if not eager_only.leaves_out(context, self._skips, self.needs_eager):
+        if context.namespace.startswith("pytorch/") and not context.is_symbolic:
             self._gradients.analyze(context)
+
+    def _variables(self) -> Iterator[tuple[str, Any]]:
+        """The parameters that had gradients, with their names."""
+        return itertools.chain(self._gradients.variables(), self._of_compiled.variables())
 
     # ---- what the program tells -------------------------------------------------------------------------------------
 
@@ -223,6 +236,7 @@ class History(Results[Row, GroupBy], StepTool):
         self._files.start(step)
         self._updates.begin()
         self._optimizer_gradients.begin()
+        self._of_compiled.begin()
         self._loss_scales.begin()
         self._step = step
 
@@ -255,6 +269,7 @@ class History(Results[Row, GroupBy], StepTool):
         self._scalars.clear()
         self._updates.drop()
         self._optimizer_gradients.drop()
+        self._of_compiled.drop()
         with self._lock:
             self._unread_before += _unread_by(self._tools)
         for tool in self._tools:
@@ -265,6 +280,8 @@ class History(Results[Row, GroupBy], StepTool):
     def _record(self, step: int, found: Sequence[tuple[Results[Any, Any], list[Any]]]) -> None:
         of_gradients = [rows for tool, rows in found if isinstance(tool, GradientStatistics)]
         scaled = [gradient for rows in of_gradients for gradient in self._gradients.of(rows)]
+        if of_gradients:
+            scaled += self._of_compiled.gradients({each.parameter for each in scaled})
         scales = [self._loss_scales.of(each.parameter) for each in scaled]
         gradients = [each.unscaled(scale) for each, scale in zip(scaled, scales, strict=True)]
         points: list[Point] = []

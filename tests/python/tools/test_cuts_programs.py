@@ -1,0 +1,404 @@
+"""GradientCuts beside what programs do: several passes, errors, threads, sparse and compiled code."""
+
+import gc
+import itertools
+import re
+import weakref
+
+import amanda
+import pytest
+import torch
+from amanda.tools.cuts import GradientCuts
+from cut_runs import Model, loss_of, net, reasons, train, verdicts
+from process_groups import destroy_group
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_of_all_kinds_are_let_through():
+    def program():
+        torch.manual_seed(0)
+        weight = nn.Parameter(torch.randn(3, 3))
+        nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)], layout=torch.jagged)
+        loss = (nested @ weight).values().sum() + torch.vmap(lambda x: (x @ weight).sum())(torch.ones(2, 3)).sum()
+        loss = loss + (torch.eye(3).to_sparse() @ weight).sum() + (weight.to(torch.complex64) * 1j).abs().sum()
+        loss = loss + torch.func.grad(lambda x: (x @ weight).sum())(torch.ones(3)).sum()
+        loss = (
+            loss
+            + torch.empty(0, 3).matmul(weight).sum()
+            + torch.ones(2, device="meta").sum().new_zeros((), device="cpu")
+        )
+        loss = loss + torch.quantize_per_tensor(weight.detach(), 0.1, 0, torch.qint8).dequantize().sum()
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(torch.ones(3), torch.ones(3))
+            loss = loss + torch.autograd.forward_ad.unpack_dual(dual.sin()).primal.sum()
+        (torch.autograd.grad(weight.exp().sum(), weight, create_graph=True)[0].square().sum() + loss).backward()
+        return weight.grad
+
+    expected, tool = program(), GradientCuts()
+    with amanda.apply(tool):
+        found = program()
+    assert torch.equal(expected, found)
+    assert tool.findings() == []
+
+
+def test_inputs_of_backward():
+    model, tool = net(), GradientCuts()
+    with amanda.apply(tool):
+        for _ in range(2):
+            loss_of(model).backward(inputs=[model[2].weight])
+    assert verdicts(tool) == {"2.weight": "ok"}
+
+
+def test_gradients_that_are_handed_out():
+    model, tool = net(), GradientCuts()
+    with amanda.apply(tool):
+        torch.autograd.grad(loss_of(model), list(model.parameters()))
+    assert tool.findings() == []
+
+
+def test_no_backward_pass():
+    model, tool = net(), GradientCuts()
+    with amanda.apply(tool):
+        loss_of(model)
+    assert re.match(r"no backward pass was seen, in \d+ operators", tool.answer())
+    assert tool.rows() == []
+    assert GradientCuts().answer().startswith("no backward pass was seen")
+
+
+def test_a_loss_that_no_parameter_leads_to():
+    """PyTorch's error says "element 0 of tensors does not require grad"; not where the path ends."""
+    model, tool = net(), GradientCuts()
+    with pytest.raises(RuntimeError, match="does not require grad"), amanda.apply(tool):
+        loss_of(model).detach().exp().backward()
+    assert set(reasons(tool).values()) == {"detach"}
+    assert len(reasons(tool)) == 4
+    assert "1 backward pass, 1 of them refused by PyTorch" in tool.answer()
+
+
+def test_a_program_that_fails_midway():
+    model, tool = net(), GradientCuts()
+
+    def program():
+        model(torch.ones(1, 4)).sum().backward()
+        model(torch.ones(1, 4))
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), amanda.apply(tool):
+        program()
+    assert tool.answer(ended_well=False).startswith(
+        "all 4 parameters that require a gradient got one, in 1 backward pass until the program failed"
+    )
+
+
+def test_a_pass_that_fails_is_not_judged():
+    model, tool = net(), GradientCuts()
+
+    def program():
+        y = model(torch.ones(1, 4)).exp()
+        y.add_(1)
+        y.sum().backward()
+
+    with pytest.raises(RuntimeError, match="inplace"), amanda.apply(tool):
+        program()
+    assert (tool.findings(), tool.rows()) == ([], [])
+    assert "no backward pass was seen; 1 pass raised an error" in tool.answer()
+
+
+def test_two_losses_and_gradient_accumulation():
+    model = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 1), nn.Linear(4, 1)])
+    optimizer, tool = torch.optim.SGD(model.parameters(), 0.1), GradientCuts()
+    with amanda.apply(tool):
+        for _ in range(2):
+            for _ in range(2):
+                h = model[0](torch.randn(3, 4))
+                model[1](h).sum().backward(retain_graph=True)
+                model[2](h.detach()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert tool.findings() == []
+    assert set(verdicts(tool).values()) == {"ok"}
+
+
+def test_a_generator_and_a_discriminator():
+    """Each is frozen or detached while the other is trained."""
+    generator, discriminator, tool = net(), nn.Linear(1, 1), GradientCuts()
+    of_g = torch.optim.SGD(generator.parameters(), 0.1)
+    of_d = torch.optim.SGD(discriminator.parameters(), 0.1)
+    with amanda.apply(tool):
+        for _ in range(3):
+            made = generator(torch.randn(3, 4))
+            of_d.zero_grad()
+            discriminator(made.detach()).mean().backward()
+            of_d.step()
+            discriminator.requires_grad_(False)
+            of_g.zero_grad()
+            (-discriminator(made).mean()).backward()
+            of_g.step()
+            discriminator.requires_grad_(True)
+    assert tool.findings() == []
+    assert set(verdicts(tool).values()) == {"ok"}
+    wrong = GradientCuts()
+    with amanda.apply(wrong):
+        for _ in range(3):
+            made = generator(torch.randn(3, 4))
+            of_d.zero_grad()
+            discriminator(made.detach()).mean().backward()
+            of_d.step()
+            of_g.zero_grad()
+            (-discriminator(made.detach()).mean()).backward()
+            of_g.step()
+    assert set(reasons(wrong).values()) == {"detach"}
+    assert {name.partition(".")[0] for name in reasons(wrong)} == {"0", "2"}
+
+
+class Adapter(nn.Module):
+    """As LoRA: the second factor starts at zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.base, self.down, self.up = nn.Linear(4, 4), nn.Linear(4, 2, bias=False), nn.Linear(2, 4, bias=False)
+        self.base.requires_grad_(False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
+def test_a_factor_that_starts_at_zero_is_meant_so():
+    torch.manual_seed(0)
+    model = Adapter()
+    tool = train(model, loss_of, steps=1)
+    assert verdicts(tool) == {"down.weight": "zero", "up.weight": "ok"}
+    assert (tool.findings(), tool.rows()[0].reason) == ([], "starts at zero")
+    assert "1 parameter got zeros, as a parameter that they are multiplied by starts at zero" in tool.answer()
+
+
+def test_a_part_of_the_passes():
+    class Experts(nn.ModuleList):
+        def forward(self, x, active):
+            return sum(self[i](x) for i in active)
+
+    model, tool = Experts([nn.Linear(4, 1), nn.Linear(4, 1)]), GradientCuts()
+    with amanda.apply(tool):
+        for step in range(4):
+            model(torch.ones(3, 4), [0, 1] if step == 2 else [0]).sum().backward()
+    assert tool.findings() == []
+    assert verdicts(tool) == {"0.weight": "ok", "0.bias": "ok", "1.weight": "partial", "1.bias": "partial"}
+
+
+def test_rows_of_an_embedding_that_are_not_used():
+    model = nn.Embedding(10, 4)
+    tool = train(model, lambda model: model(torch.tensor([1, 2, 3])).sum())
+    (row,) = tool.rows()
+    assert (row.verdict, row.idle, row.is_finding) == ("partial", 7, False)
+
+
+def test_tied_weights():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.head = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, x):
+            return self.head(self.table(x).detach())
+
+    tool = train(Tied(), lambda model: model(torch.tensor([1, 2])).square().sum())
+    assert verdicts(tool) == {"table.weight": "ok"}
+
+
+def test_a_reentrant_checkpoint_of_inputs_without_gradient():
+    class Recomputed(nn.Module):
+        def __init__(self, reentrant):
+            super().__init__()
+            self.inner, self.head, self.reentrant = nn.Linear(4, 4), nn.Linear(4, 1), reentrant
+
+        def forward(self, x):
+            return self.head(checkpoint(lambda x: self.inner(x).tanh(), x, use_reentrant=self.reentrant))
+
+    with pytest.warns(UserWarning, match="requires_grad=True"):
+        tool = train(Recomputed(True), loss_of)
+    assert set(reasons(tool).values()) == {"checkpoint"}
+    assert set(reasons(tool)) == {"inner.weight", "inner.bias"}
+    assert train(Recomputed(False), loss_of).findings() == []
+
+
+def test_sparse_gradients():
+    model = nn.Embedding(10, 4, sparse=True)
+    tool = train(model, lambda model: model(torch.tensor([1, 2, 3])).sum())
+    assert verdicts(tool) == {"weight": "ok"}
+
+
+def test_results_are_equal():
+    def trained():
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Linear(8, 1)
+        )
+        optimizer = torch.optim.Adam(model.parameters(), 0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = loss_of(model) + model(torch.randn(3, 4)).detach().sum()
+            loss.backward()
+            optimizer.step()
+        return [*model.state_dict().values()]
+
+    expected = trained()
+    with amanda.apply(GradientCuts()):
+        found = trained()
+    assert all(map(torch.equal, found, expected))
+
+
+def test_no_tensor_is_kept():
+    tool, model = GradientCuts(), net()
+    with amanda.apply(tool):
+        h = model(torch.ones(3, 4))
+        alive = [weakref.ref(h), weakref.ref(model[0].weight)]
+        (h.detach() * model[2].bias).sum().backward()
+        storage = h.untyped_storage()
+        pointer = weakref.ref(storage)
+        del h, storage, model
+        gc.collect()
+        assert [one() for one in alive] == [None, None]
+        assert pointer() is None
+    assert tool.findings()
+
+
+def test_memory_is_bounded(monkeypatch):
+    from amanda.tools.cuts import flow
+
+    monkeypatch.setattr(flow, "KEPT", 100)
+    model, tool = net(), GradientCuts()
+    state = torch.zeros(1)
+    with amanda.apply(tool):
+        for _ in range(100):
+            loss_of(model).backward()
+            state = state * 0.9 + 1  # as a running mean
+    steps = list(tool._program.flow.steps())
+    assert len(steps) < 150
+
+
+def test_when_nothing_is_new_values_are_followed_no_longer():
+    model, tool, numbers = net(), GradientCuts(), []
+    with amanda.apply(tool):
+        for _ in range(27):
+            loss_of(model).backward()
+            numbers.append([step.number for step in tool._program.flow.steps()][-1])
+    grown = [after - before for before, after in itertools.pairwise(numbers)]
+    assert min(grown[:15]) >= 5
+    assert max(grown[17:]) < 5  # but for the losses, which tell passes apart
+    assert {(row.passes, row.gradients) for row in tool.rows()} == {(27, 27)}
+
+
+def test_a_loss_that_comes_late_is_judged():
+    """What its parameters got is known; why they got none is not."""
+    model, tool = net(), GradientCuts()
+    with amanda.apply(tool):
+        for i in range(20):
+            h = model[0](torch.ones(2, 4)).detach()
+            if i < 18:
+                model[2](h).sum().backward()
+            else:
+                model[2](h).mean().backward()
+    assert {row.name: (row.verdict, row.passes) for row in tool.rows()} == {
+        "weight": ("none", 20),
+        "bias": ("none", 20),
+        "weight #2": ("ok", 20),
+        "bias #2": ("ok", 20),
+    }
+    assert set(reasons(tool).values()) == {"detach"}  # of the first loss
+
+
+def train_in_parallel(path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{path}/store", rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(
+            Model(lambda h, model: h.relu().detach()), find_unused_parameters=True
+        )
+        return train(model, loss_of, optimizer=torch.optim.SGD(model.parameters(), 0.1))
+    finally:
+        destroy_group()
+
+
+def test_distributed_data_parallel(tmp_path):
+    assert reasons(train_in_parallel(tmp_path)) == {"module.first.weight": "detach", "module.first.bias": "detach"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_function_is_left_out_where_it_runs_compiled():
+    model = net()
+    compiled = torch.compile(model, backend="aot_eager")
+    tool = GradientCuts()
+    with amanda.apply(tool, compiled="graph"):
+        compiled(torch.ones(2, 4)).sum().backward()
+    assert tool.skipped
+    assert "compiled" in tool.answer()
+
+
+class PartlyCompiled(nn.Module):
+    """Parameters before, in and after a compiled function; the function cuts one off, and one is in none."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.before, self.inside, self.cut, self.after, self.idle = (nn.Linear(4, 4) for _ in range(5))
+        self.compiled = torch.compile(self.part, backend="eager")
+
+    def part(self, h):
+        return self.inside(h.relu()) + self.cut(h).detach()
+
+    def forward(self, x):
+        return self.after(self.compiled(self.before(x)))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mode", ["graph", "opaque", "eager"])
+def test_gradients_from_compiled_functions_have_come(mode):
+    model, tool = PartlyCompiled(), GradientCuts()
+    with amanda.apply(tool, compiled=mode):
+        for _ in range(3):
+            model.zero_grad()
+            loss_of(model).backward()
+    trained = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    found = verdicts(tool)
+    assert {name for name, verdict in found.items() if verdict == "ok"} == trained
+    assert {name for name, verdict in found.items() if verdict == "none"} == set(found) - trained
+    assert reasons(tool)["idle.weight"] == "unused"
+    assert reasons(tool)["cut.weight"] == ("detach" if mode == "eager" else "unused")
+    assert "no operator that was seen used it" in tool.answer()
+
+
+def test_nothing_listens_outside_of_scopes():
+    from amanda.drivers.torch import backward_pass
+
+    tool = GradientCuts()
+    scope = amanda.apply(tool)
+    for _ in range(2):
+        with scope:
+            loss_of(net()).backward()
+            assert len(backward_pass._listeners) == 1
+        assert backward_pass._listeners == ()
+
+
+def test_reset():
+    model, tool = net(), GradientCuts()
+    with amanda.apply(tool):
+        loss_of(model[0:1]).detach().requires_grad_().backward()
+        assert tool.rows()
+        tool.reset()
+        assert (tool.rows(), tool.findings()) == ([], [])
+        loss_of(model).backward()
+    assert tool.findings() == []
+
+
+def test_another_thread_is_not_judged():
+    import threading
+
+    model, other, tool = net(), net(), GradientCuts()
+    with amanda.apply(tool):
+        loss_of(model).backward()
+        thread = threading.Thread(target=lambda: loss_of(other).backward())
+        thread.start(), thread.join()
+    assert tool.answer().startswith("all 4 parameters that require a gradient got one, in 1 backward pass,")

@@ -1,0 +1,206 @@
+"""GradientCuts: why parameters of whole models get no gradient, or none that an optimizer uses."""
+
+import functools
+import re
+
+import amanda
+import pytest
+import torch
+import torch.nn.functional as F
+from amanda.tools.cuts import GradientCuts
+from cut_runs import loss_of, net, reasons, train
+from torch import nn
+
+
+def test_a_parameter_that_is_not_used():
+    model = nn.ModuleDict({"used": nn.Linear(4, 1), "idle": nn.Linear(4, 1)})
+    model.forward = lambda x: model["used"](x)
+    tool = train(model, loss_of, optimizer=torch.optim.SGD(model.parameters(), 0.1))
+    assert reasons(tool) == {"idle.weight": "unused", "idle.bias": "unused"}
+    assert "no gradient: idle.weight, idle.bias\n  no operator that was seen used it" in tool.answer()
+
+
+def test_data_of_a_parameter():
+    class Layer(nn.Linear):
+        def forward(self, x):
+            return F.linear(x, self.weight.data, self.bias)
+
+    tool = train(Layer(4, 1), loss_of)
+    assert reasons(tool) == {"weight": "data"}
+    assert re.search(r"no gradient: weight\n  cut at aten::linear \(\S+\): it reads", tool.answer())
+
+
+def test_data_of_a_result_that_a_parameter_gets():
+    """A hypernetwork, as it is often written first."""
+    maker, target = nn.Linear(2, 6), nn.Linear(2, 3, bias=False)
+    torch.nn.init.zeros_(target.weight)
+
+    def loss(model):
+        target.weight.data = maker(torch.ones(2)).view(3, 2).data
+        return target(torch.randn(4, 2)).square().mean()
+
+    tool = train(nn.ModuleList([maker, target]), loss)
+    assert reasons(tool) == {"weight": "data", "bias": "data"}
+    (found,) = tool.findings()
+    assert [cut.last.name for cut in found.cuts] == ["aten::view"]
+
+
+def test_a_view_from_no_grad_whose_base_is_written_to():
+    """PyTorch refuses to tell whether such a view requires a gradient, until it is used."""
+    table = nn.Embedding(4, 2)
+    tool = GradientCuts()
+    with amanda.apply(tool):
+        with torch.no_grad():
+            row = table.weight[0]
+            row.fill_(0)
+        table(torch.tensor([1])).sum().backward()
+        nn.Embedding(4, 2, padding_idx=0)
+    assert tool.findings() == []
+
+
+def test_frozen_parameters_are_counted():
+    model = net()
+    model[0].requires_grad_(False)
+    tool = train(model, loss_of, optimizer=torch.optim.SGD(model[2].parameters(), 0.1))
+    assert tool.findings() == []
+    assert tool.answer().endswith("\n2 parameters require no gradient")
+
+
+def test_a_parameter_that_required_no_gradient_when_it_was_used():
+    model = net()
+
+    def loss(model):
+        model[0].weight.requires_grad_(False)
+        value = loss_of(model)
+        model[0].weight.requires_grad_(True)
+        return value
+
+    assert reasons(train(model, loss)) == {"0.weight": "frozen"}
+
+
+def test_a_parameter_in_no_group():
+    model = net()
+    tool = train(model, loss_of, optimizer=torch.optim.SGD(model[2].parameters(), 0.1))
+    assert reasons(tool) == {"0.weight": "optimizer", "0.bias": "optimizer"}
+    assert {row.verdict for row in tool.rows()} == {"ok", "not updated"}
+
+
+def test_a_network_that_no_optimizer_has_is_meant_so():
+    model, teacher = net(), net()
+    nn.init.ones_(teacher[0].weight)
+
+    def loss(model):
+        x = torch.randn(3, 4)
+        with torch.no_grad():
+            aim = teacher(x)
+        return (model(x) - aim).square().mean()
+
+    tool = train(model, loss, optimizer=torch.optim.SGD(model.parameters(), 0.1))
+    assert tool.findings() == []
+    assert "4 parameters got none, and no optimizer has them" in tool.answer()
+
+
+def test_a_learning_rate_of_zero():
+    model = net()
+    groups = [{"params": model[0].parameters(), "lr": 0.0}, {"params": model[2].parameters()}]
+    tool = train(model, loss_of, optimizer=torch.optim.SGD(groups, 0.1))
+    assert reasons(tool) == {"0.weight": "lr", "0.bias": "lr"}
+
+
+def test_a_warm_up_from_zero_is_right():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 10)
+    tool = GradientCuts()
+    with amanda.apply(tool):
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            optimizer.step()
+            schedule.step()
+    assert tool.findings() == []
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_that_are_cleared_before_the_step(to_none):
+    model = net()
+    tool = train(
+        model,
+        loss_of,
+        optimizer=torch.optim.SGD(model.parameters(), 0.1),
+        after=lambda: model.zero_grad(set_to_none=to_none),
+    )
+    assert set(reasons(tool).values()) == {"cleared"}
+    assert len(reasons(tool)) == 4
+
+
+class Closure:
+    def __init__(self, run):
+        self.run = run
+
+    def __call__(self):
+        return self.run()
+
+
+@pytest.mark.parametrize("made", [lambda run: run, functools.partial, Closure], ids=["function", "partial", "object"])
+def test_a_forward_pass_in_the_closure_of_a_step(made):
+    """As trainers call it."""
+    model, tool = net(), GradientCuts()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def run():
+        optimizer.zero_grad()
+        loss = model[2](model[0](torch.randn(3, 4)).detach()).sum()
+        loss.backward()
+        return loss
+
+    with amanda.apply(tool):
+        for _ in range(3):
+            optimizer.step(made(run))
+    assert reasons(tool) == {"weight": "detach", "bias": "detach"}
+
+
+def test_gradients_that_cancel_out():
+    """As those of the last bias of a critic: the mean of what is real, less the mean of what is made."""
+    model, tool = net(), GradientCuts()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with amanda.apply(tool):
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(4, 4)).mean().backward()
+            (-model(torch.randn(4, 4)).mean()).backward()
+            assert not model[2].bias.grad.any()
+            optimizer.step()
+    assert tool.findings() == []
+
+
+def test_gradients_that_are_cleared_after_a_step_with_a_closure():
+    model, tool = net(), GradientCuts()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def run():
+        loss = loss_of(model)
+        loss.backward()
+        return loss
+
+    with amanda.apply(tool):
+        for _ in range(3):
+            optimizer.step(run)
+            optimizer.zero_grad()
+    assert tool.findings() == []
+
+
+def test_leaves_that_are_no_parameters():
+    x, tool = torch.ones(3, requires_grad=True), GradientCuts()
+    with amanda.apply(tool):
+        (x * 2).sum().backward()
+    assert tool.answer().startswith(
+        "no parameter of a module or of an optimizer was seen, in 1 backward pass, 3 operators"
+    )
+    used, unused = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    optimizer, tool = torch.optim.SGD([used, unused], 0.1), GradientCuts()
+    with amanda.apply(tool):
+        for _ in range(2):
+            (used * 2).sum().backward()
+            optimizer.step()
+    assert reasons(tool) == {"a parameter of shape (3,) #2": "unused"}
