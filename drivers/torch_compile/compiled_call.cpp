@@ -49,7 +49,7 @@ void check_edit(const Operand& operand, const c10::IValue& old, const c10::IValu
   for (size_t i = 0; i < olds.size(); ++i) check_tensor(olds[i], values[i]);
 }
 
-using Nodes = std::vector<NodePtr>;
+using Nodes = std::vector<port::NodePtr>;
 
 /// The leaves of the graph that are none of `inputs`: they stand for tensors that a routine holds.
 Nodes held_leaves(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& inputs) {
@@ -58,7 +58,7 @@ Nodes held_leaves(const std::vector<at::Tensor>& results, const std::vector<at::
   Nodes waiting, leaves;
   for (const at::Tensor& result : results) waiting.push_back(torch::autograd::impl::gradient_edge(result).function);
   while (!waiting.empty()) {
-    const NodePtr node = std::move(waiting.back());
+    const port::NodePtr node = std::move(waiting.back());
     waiting.pop_back();
     if (!node || !known.insert(node.get()).second) continue;
     if (dynamic_cast<torch::autograd::AccumulateGrad*>(node.get())) leaves.push_back(node);

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Never
 
 from amanda import OpContext, StepTool, Tool
-from amanda.toolkit import Results, Skips, Unseen, locks, own_work, warn_here
+from amanda.toolkit import Results, Skips, Unseen, eager_only, locks, own_work, warn_here
 from amanda.toolkit.schemas import Sides
 from amanda.tools.cuts import GradientCuts
 from amanda.tools.gradients import GradientStatistics
@@ -33,6 +33,7 @@ from .series import Point, points_of, scalar
 FLUSH_SECONDS = 60.0
 PHASE = "cupti_profiler.phase"  # OptimizerPhase's key
 MOST_TOLD = 5  # alarms in a warning
+WHY = "gradients of parameters are those that autograd accumulates"
 
 
 class _Cuts(GradientCuts):
@@ -182,7 +183,8 @@ class History(Results[Row, GroupBy], StepTool):
             self._views.add(context.op_id)
 
     def _analyze_backward(self, context: OpContext) -> None:
-        if context.namespace.startswith("pytorch/") and not context.is_symbolic:
+        is_compiled = context.is_symbolic and context.namespace.startswith("pytorch/")
+        if not (is_compiled or eager_only.leaves_out(context, self._skips, WHY)):
             self._gradients.analyze(context)
 
     def _variables(self) -> Iterator[tuple[str, Any]]:
