@@ -29,7 +29,9 @@ _MOST = 20_000  # nodes of a graph that are looked at
 def products_behind(tensor: Any) -> list[Any]:
     """The types of the results of all matrix products and convolutions that a tensor was computed by, as autograd knows
     them: none behind a reentrant checkpoint."""
-    found, seen, todo = [], set(), [getattr(tensor, "grad_fn", None)]
+    found: list[Any] = []
+    seen: set[Any] = set()
+    todo = [getattr(tensor, "grad_fn", None)]
     while todo and len(seen) < _MOST:
         node = todo.pop()
         if node is None or node in seen:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+import sys
 
 from amanda import OpContext, ops
 from amanda.toolkit import Place
+from amanda.toolkit.frames import outwards
 
-from ..modes import called_at
 from ..rule import Rule
 
 _PRODUCTS = (*ops.linear, *ops.matmul, *ops.convolution, *ops.transposed_convolution)
@@ -38,29 +38,30 @@ class CheckpointWithoutGain(Rule):
     """
 
     def begin(self) -> None:
-        self._regions: dict[int, _Region] = {}
+        self._regions: dict[
+            str, dict[Place, bool]
+        ] = {}  # by the line that calls `checkpoint`: operators, which are products
 
     def look(self, context: OpContext) -> None:
         from amanda.toolkit.torch import checkpointed_regions
 
         regions = checkpointed_regions()
-        if not regions or regions[-1][1] is not None:
-            return
-        known = self._regions.setdefault(id(regions[-1][0]), _Region(Place.of(context)))
-        known.operators += 1
-        if context.op.__name__ in _PRODUCTS:
-            known.products += 1
-            known.place = Place.of(context)._replace(source=called_at())
+        if regions and regions[-1][1] is None:
+            known = self._regions.setdefault(_called_at(), {})
+            known[Place.of(context)] = context.op.__name__ in _PRODUCTS
 
     def at_end(self, ended_well: bool) -> None:
-        for region in self._regions.values():
-            if region.operators == region.products == 1:
-                self.found(region.place, f"the region is {region.place.name} alone")
+        for line, operators in self._regions.items():
+            if len(operators) == 1 and all(operators.values()):
+                (place,) = operators
+                self.found(place._replace(source=line), f"the region is {place.name} alone")
         self._regions.clear()
 
 
-@dataclasses.dataclass
-class _Region:
-    place: Place  # of its product
-    operators: int = 0
-    products: int = 0
+def _called_at() -> str:
+    """The line that calls the innermost checkpointed region."""
+    from ..lines import program_line
+
+    inside = "torch.utils.checkpoint"
+    called = (frame for frame in outwards(sys._getframe(1)) if frame.f_globals.get("__name__") == inside)
+    return program_line(next(called, None))

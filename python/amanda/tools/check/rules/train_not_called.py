@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import weakref
 from typing import Any
 
@@ -61,7 +62,7 @@ class TrainNotCalled(Rule):
             own = [one for one in model.parameters() if id(one) in trained]
             if own and model.training:
                 self._models.discard(model)
-                changed = self.read(own[0].detach(), lambda _, one=model: _would_freeze(one))
+                changed = self.read(own[0].detach(), functools.partial(_would_freeze, model))
                 if changed:
                     self.found(step.place, changed)
 
@@ -71,7 +72,7 @@ def _has_own(module: Any) -> bool:
     return not defined.__module__.startswith("torch.")
 
 
-def _would_freeze(model: Any) -> str:
+def _would_freeze(model: Any, _: Any) -> str:
     """What `train` of a copy changes; "" if nothing, or if the model cannot be copied."""
     import torch
 

@@ -104,9 +104,11 @@ class _Batches:
 def _is_from_worker(operand: Any) -> bool:
     import torch
 
+    from ..gradients import storage
+
     if not isinstance(operand, torch.Tensor) or isinstance(operand, torch.nn.Parameter) or operand.requires_grad:
         return False
-    is_plain = str(operand.layout) == "torch.strided" and operand.device.type == "cpu"
+    is_plain = operand.device.type == "cpu" and storage(operand) is not None
     return is_plain and operand.ndim > 0 and operand.shape[0] > 1 and operand.is_shared()
 
 
