@@ -71,6 +71,36 @@ def test_nothing_is_found_in_the_right_twin(name):
     assert findings(kind(name).right) == []
 
 
+def accumulation():
+    """The first pass of each step is not averaged."""
+    model = torch.nn.Linear(4, 3)
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        with ddp.no_sync():
+            ddp(torch.randn(6, 4)).square().mean().backward()
+        ddp(torch.randn(6, 4)).square().mean().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+
+
+def sharded_optimizer():
+    """Each rank steps its own part of the parameters."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 3))
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.Adam, lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        ddp(torch.randn(6, 4)).square().mean().backward()
+        optimizer.step()
+
+
+RIGHT = {"accumulation": accumulation, "sharded optimizer": sharded_optimizer}
+
+
 def find_on_a_rank(rank, path):
     torch.set_num_threads(1)
     found = {}
@@ -82,6 +112,9 @@ def find_on_a_rank(rank, path):
             )
             found[f"{name}.{twin}"] = findings(getattr(kind(name), twin))
             destroy_group()
+    torch.distributed.init_process_group("gloo", init_method=f"file://{path}/right", rank=rank, world_size=RANKS)
+    found |= {f"{name}.right": findings(program) for name, program in RIGHT.items()}
+    destroy_group()
     Path(path, f"{rank}.json").write_text(json.dumps(found))
 
 
@@ -100,7 +133,7 @@ def test_the_error_of_several_ranks_is_named_on_one_of_them(name, of_ranks):
         is_named(kind(name), of_rank)
 
 
-@pytest.mark.parametrize("name", OF_RANKS)
+@pytest.mark.parametrize("name", [*OF_RANKS, *RIGHT])
 def test_nothing_is_found_on_any_rank_in_the_right_twin(name, of_ranks):
     assert [rank[f"{name}.right"] for rank in of_ranks] == [[]] * RANKS
 

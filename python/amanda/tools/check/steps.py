@@ -8,8 +8,6 @@ from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from amanda import disabled
-
 from .rule import Rule, Step
 
 
@@ -50,17 +48,15 @@ class OptimizerSteps:
         closure = (args[1] if len(args) > 1 else None) or kwargs.get("closure")
         number = self._counts.get(optimizer, 0)
         step = self._running[id(optimizer)] = Step(optimizer, number, closure is not None, self._backward_passes)
-        with disabled():  # tools see no operators of rules
-            for rule in self._before:
-                rule.before_step(step)
+        for rule in self._before:
+            rule.before_step(step)
 
     def _end(self, optimizer: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         step = self._running.pop(id(optimizer), None)
         if step is None:
             return  # it began before the scope
-        with disabled():
-            for rule in self._after:
-                rule.after_step(step)
+        for rule in self._after:
+            rule.after_step(step)
         self._counts[optimizer] = step.number + 1
         self._backward_passes = 0
         self.steps += 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import linecache
 import re
+import weakref
+from typing import Any
 
 from amanda import OpContext
 from amanda.toolkit import Place
@@ -50,10 +52,14 @@ class DropoutIgnoresMode(Rule):
         if not modules or type(modules[0]).__module__ == _MODULES or _is_meant(context.source):
             return
         asked = ["p", "train"] if "p" in operands(context) else ["dropout_p"]
-        context.insert_before_op(self._on_run, inputs=asked, place=Place.of(context))
+        module = weakref.ref(modules[0])
+        context.insert_before_op(self._on_run, inputs=asked, place=Place.of(context), module=module)
 
-    def _on_run(self, p: float, train: bool = True, *, place: Place) -> None:
-        modules = running() if p and train else []
+    def _on_run(self, p: float, train: bool = True, *, place: Place, module: weakref.ref[Any]) -> None:
+        known = module()  # to walk the stack in each run would take long
+        if not p or not train or (known is not None and known.training):
+            return
+        modules = running()
         if modules and not modules[0].training:
             self.found(place, f"{type(modules[0]).__name__}.training is False, and the probability is {p:g}")
 

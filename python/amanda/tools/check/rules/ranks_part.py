@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from amanda import OpContext, disabled, ops
@@ -77,7 +77,7 @@ class RanksPart(Rule):
     def after_backward(self) -> None:
         """A pass has given gradients."""
         if self._is_sampled():
-            self._after_backward = dict(self._norms(lambda parameter: parameter.grad))
+            self._after_backward = self._norms(_gradient)
 
     def _is_sampled(self) -> bool:
         return not self._is_found and self._step & (self._step - 1) == 0
@@ -86,11 +86,8 @@ class RanksPart(Rule):
         if self._board is None or not ranks.several() or not self._is_replicated(step):
             return
         if self._is_sampled():
-            note = {
-                START: dict(self._norms(lambda parameter: parameter)),
-                BACKWARD: self._after_backward,
-                STEP: {} if step.has_closure else dict(self._norms(lambda parameter: parameter.grad)),
-            }
+            note = {START: self._norms(_itself), BACKWARD: self._after_backward}
+            note[STEP] = {} if step.has_closure else self._norms(_gradient)
             self._places[self._step] = step.place, step.number + 1
             self._board.put(str(self._step), note)
         self._after_backward = {}
@@ -103,13 +100,16 @@ class RanksPart(Rule):
         own = set(map(id, step.parameters))
         return any(id(one) in own for wrapper in self._wrapped for one in wrapper.parameters())
 
-    def _norms(self, of: Callable[[Any], Any]) -> Iterator[tuple[str, float]]:
-        for number, wrapper in enumerate(sorted(self._wrapped, key=lambda one: str(type(one.module)))):
-            for name, parameter in wrapper.module.named_parameters():
-                tensor = of(parameter) if parameter.requires_grad else None
-                norm = None if tensor is None else self.read(tensor.detach(), _norm)
-                if norm is not None:
-                    yield f"{name}{'' if not number else f' of model {number}'}", norm
+    def _norms(self, of: Callable[[Any], Any]) -> dict[str, float]:
+        found = {}
+        with disabled():  # tools see no operators of a hook
+            for number, wrapper in enumerate(sorted(self._wrapped, key=lambda one: str(type(one.module)))):
+                for name, parameter in wrapper.module.named_parameters():
+                    tensor = of(parameter) if parameter.requires_grad else None
+                    norm = None if tensor is None else self.read(tensor.detach(), _norm)
+                    if norm is not None:
+                        found[f"{name}{f' of model {number + 1}' if number else ''}"] = norm
+        return found
 
     def _compare(self) -> None:
         if self._board is None or self._is_found:
@@ -145,8 +145,15 @@ class _Listener:
     def end(self, call: Any, error: BaseException | None) -> None:
         rule = self._rule()
         if rule is not None and call.accumulates and not call.is_nested and error is None:
-            with disabled():
-                rule.after_backward()
+            rule.after_backward()
+
+
+def _itself(parameter: Any) -> Any:
+    return parameter
+
+
+def _gradient(parameter: Any) -> Any:
+    return parameter.grad
 
 
 def _norm(plain: Any) -> float:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from collections.abc import Callable
 from typing import Any
 
+from amanda import disabled
 from amanda.toolkit import Place
 
 from ..rule import Rule, Step
@@ -77,19 +79,21 @@ class StepWithoutEffect(Rule):
             known.faulty += 1
             known.place, known.evidence = (
                 step.place,
-                f"the gradient of {before[0].name} is not zero, and it stays as it is",
+                f"the gradient of {_name(before[0])} is not zero, and it stays as it is",
             )
         else:
             known.faulty = 0
 
     def _sample(self, parameter: Any, with_values: bool) -> _Sample:
-        from amanda.toolkit.torch import parameter_name
-
         from ..gradients import version
 
-        values = self.read(parameter.detach(), _first) if with_values else None
-        name = parameter_name(parameter) or "a parameter"
-        return _Sample(weakref.ref(parameter), name, version(parameter), values)
+        values = self._quietly(parameter, _first) if with_values else None
+        return _Sample(weakref.ref(parameter), version(parameter), values)
+
+    def _quietly(self, tensor: Any, function: Callable[[Any], Any]) -> Any:
+        """Reads in a hook of the program, where tools would see the operators."""
+        with disabled():
+            return self.read(tensor.detach(), function)
 
     def _is_changed(self, before: _Sample) -> bool:
         from ..gradients import version
@@ -99,11 +103,11 @@ class StepWithoutEffect(Rule):
             return True
         if before.values is None:
             return False  # not known: the next step is looked at with its values
-        return not self.read(parameter.detach(), lambda now: bool((_first(now) == before.values).all()))
+        return not self._quietly(parameter, lambda now: bool((_first(now) == before.values).all()))
 
     def _has_gradient(self, before: _Sample) -> bool:
         gradient = getattr(before.parameter(), "grad", None)
-        return gradient is not None and bool(self.read(gradient, lambda plain: bool(plain.any())))
+        return gradient is not None and bool(self._quietly(gradient, lambda plain: bool(plain.any())))
 
     def at_end(self, ended_well: bool) -> None:
         for known in self._all:
@@ -115,7 +119,6 @@ class StepWithoutEffect(Rule):
 @dataclasses.dataclass
 class _Sample:
     parameter: weakref.ref[Any]
-    name: str
     version: int
     values: Any  # its first elements; None if they were not read
 
@@ -134,6 +137,12 @@ def _sampled(step: Step) -> list[Any]:
     """The first and the last parameter that has a gradient."""
     with_gradient = [one for one in step.parameters if one.grad is not None and one.requires_grad]
     return list({id(one): one for one in (*with_gradient[:1], *with_gradient[-1:])}.values())
+
+
+def _name(sample: _Sample) -> str:
+    from amanda.toolkit.torch import parameter_name
+
+    return parameter_name(sample.parameter()) or "a parameter"
 
 
 def _first(parameter: Any) -> Any:
