@@ -1,4 +1,4 @@
-"""Ranks: what they tell each other, and the modules that are replicated on all of them."""
+"""Ranks: whether there are several, and notes that they leave for each other."""
 
 from __future__ import annotations
 

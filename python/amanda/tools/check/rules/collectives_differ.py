@@ -23,8 +23,8 @@ class CollectivesDiffer(Rule):
     """The ranks of a program call different collectives, or the same one with other sizes. They hang then, fail, or mix
     up their data. An example is a mixture of experts whose ranks have other capacities.
 
-    It compares the calls of the program for the group of all ranks, the last 64, at steps 1, 2, 3, 5, 9 and so on, and
-    when the scope is left, also after an error; there it waits for the other ranks for up to two seconds. It leaves out
+    It compares the last 64 calls for the group of all ranks, at steps 1, 2, 3, 5, 9 and so on, and when the scope is left.
+    There, also after an error, it waits for the other ranks for up to two seconds. It leaves out
     calls in C++, as of `DistributedDataParallel`, `send` and `recv`, and sizes that may differ, such as those of
     `all_gather` and of `all_to_all_single` with split sizes.
     """

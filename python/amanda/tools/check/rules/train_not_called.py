@@ -73,7 +73,7 @@ def _has_own(module: Any) -> bool:
 
 
 def _would_freeze(model: Any, _: Any) -> str:
-    """What `train` of a copy changes; "" if nothing, or if the model cannot be copied."""
+    """Names what `train` of a copy freezes; "" if nothing, or if the model cannot be copied."""
     import torch
 
     def without_elements(tensor: Any) -> Any:
