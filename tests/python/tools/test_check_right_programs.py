@@ -388,7 +388,76 @@ def weights_by_hand():
                 one.grad = None
 
 
+class Accumulating(torch.optim.SGD):
+    """Updates in each third step, and one parameter by `data`."""
+
+    calls = 0
+
+    def step(self, closure=None):
+        self.calls += 1
+        for group in self.param_groups if self.calls % 3 == 0 else ():
+            for one in group["params"]:
+                one.data -= group["lr"] * one.grad
+
+
+def optimizers_that_wait():
+    """For other steps, for a warm-up that begins at zero, and for a gradient that is zero."""
+    for make in (Accumulating, torch.optim.SGD):
+        model = net(4, 8, 3)
+        optimizer = make(model.parameters(), 0.1)
+        warm = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step, make=make: float(step > 3 or make is Accumulating)
+        )
+        for i in range(10):
+            optimizer.zero_grad()
+            (F.cross_entropy(model(torch.randn(6, 4)), torch.randint(3, (6,))) * (i > 5)).backward()
+            optimizer.step()
+            warm.step()
+
+
+class Regularized(nn.Module):
+    """Its first dropout is on in evaluation, and says so."""
+
+    def forward(self, x):
+        x = F.dropout(x, 0.5, training=True)
+        x = F.dropout(F.relu(x), 0.1, self.training)
+        return F.scaled_dot_product_attention(x, x, x, dropout_p=0.1 if self.training else 0.0)
+
+
+def dropout_that_is_meant():
+    model = Regularized()
+    for mode in (True, False):
+        model.train(mode)(torch.randn(2, 5, 4))
+
+
+def loaders_with_workers():
+    """A batch that is used twice, loaders of one batch, and examples that are all the same."""
+    model = nn.Linear(4, 3)
+    same, few, many = torch.ones(12, 4), torch.randn(4, 4), torch.randn(12, 4)
+    for data in (same, few, many):
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data), 4, num_workers=2)
+        for _ in range(2):
+            for (x,) in loader:
+                model(x), model(x)
+
+
+def half_precision_in_parts():
+    """Evaluation in float32 first, autocast then, and a part without it."""
+    model, head = net(4, 8, 4), nn.Linear(4, 3)
+    optimizer = sgd(model, head)
+    F.cross_entropy(head(model(torch.randn(6, 4))), torch.randint(3, (6,))).item()
+    for _ in range(3):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            hidden = model(torch.randn(6, 4))
+            with torch.autocast("cpu", enabled=False):
+                loss = F.cross_entropy(head(hidden.float()), torch.randint(3, (6,)))
+        loss.backward()
+        optimizer.step()
+
+
 PROGRAMS = [
+    *(optimizers_that_wait, dropout_that_is_meant, loaders_with_workers, half_precision_in_parts),
     *(adversarial_networks, alternating_optimizers_of_one_loss, closures, clipped_accumulation, cleared_by_hand),
     *(sharpness_aware, target_networks, momentum_encoder, monte_carlo_dropout, averaged_weights, attacks, finetuning),
     *(an_image_is_optimized, unused_experts, pairs, losses, folds, a_row_of_an_embedding_is_zeroed, half_precision),

@@ -22,6 +22,28 @@ def producer(tensor: Any, *, keeps_axes: bool = False) -> Any:
     return node
 
 
+_PRODUCTS = ("Addmm", "Mm", "Bmm", "Baddbmm", "Addbmm", "Linear", "Convolution", "MkldnnConvolution")
+_MOST = 20_000  # nodes of a graph that are looked at
+
+
+def products_behind(tensor: Any) -> list[Any]:
+    """The types of the results of all matrix products and convolutions that a tensor was computed by, as autograd knows
+    them: none behind a reentrant checkpoint."""
+    found: list[Any] = []
+    seen: set[Any] = set()
+    todo = [getattr(tensor, "grad_fn", None)]
+    while todo and len(seen) < _MOST:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        metadata = getattr(node, "_input_metadata", ())
+        if kind(node) in _PRODUCTS and metadata:
+            found.append(metadata[0].dtype)
+        todo += [one for one, _ in node.next_functions]
+    return found
+
+
 def kind(node: Any) -> str:
     """ "Softmax" of "SoftmaxBackward0"; "" of None."""
     return node.name().partition("Backward")[0] if node is not None else ""

@@ -6,12 +6,13 @@ import dataclasses
 import sys
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
+from amanda import OpContext
 from amanda.toolkit import Place
 from amanda.toolkit.frames import outwards
 
-from .rule import Step
+from .rule import Rule, Step
 
 _MEANT = {"update_bn", "update_bn_stats"}
 """Functions that run a model in training mode without gradients on purpose: of torch.optim.swa_utils, of fvcore."""
@@ -122,3 +123,33 @@ class _Runs:
     before: dict[Place, int] = dataclasses.field(default_factory=dict)  # the first step: runs
     after: dict[Place, int] = dataclasses.field(default_factory=dict)
     lines: dict[Place, str] = dataclasses.field(default_factory=dict)  # that call the model
+
+
+class InEvaluation(Rule):
+    """Base of rules about operators that run in training mode where autograd does not record."""
+
+    fix = "call model.eval() before evaluation, and model.train() after it"
+    mode: ClassVar[str]  #: the operator's input that is True in training
+
+    def has_mode(self, context: OpContext) -> bool:
+        """The operator does something else in training."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        self._runs = TrainingRuns()
+
+    def look(self, context: OpContext) -> None:
+        if self.has_mode(context) and self._runs.wants():
+            context.insert_before_op(self._on_run, inputs=[self.mode], differentiable=True, place=Place.of(context))
+
+    def _on_run(self, trains: bool, place: Place) -> None:
+        if trains and not records():
+            self._runs.add(place)
+
+    def before_step(self, step: Step) -> None:
+        self._runs.stepped.add(step)
+
+    def at_end(self, ended_well: bool) -> None:
+        for place, evidence, count in self._runs.mistakes():
+            self.found(place, evidence, count=count)
+        self._runs.clear()

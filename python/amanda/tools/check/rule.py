@@ -59,6 +59,7 @@ class Rule:
     fix: ClassVar[str]
     bad: ClassVar[str]  #: a program in which it finds one place
     good: ClassVar[str]  #: the same without the mistake
+    processes: ClassVar[int] = 1  #: in which `bad` and `good` run, as ranks of one group
     is_advice: ClassVar[bool] = False  #: right programs may have reasons for what it finds
     ops: ClassVar[Sequence[str]] = ()  #: the operators that it looks at, of "aten" if they name no namespace
     with_outputs: ClassVar[bool] = False  #: it looks at operators after they have run

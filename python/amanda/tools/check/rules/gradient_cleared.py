@@ -6,11 +6,11 @@ from typing import Any
 
 from amanda import OpContext
 
-from ..faulty_steps import FaultySteps
-from ..rule import Rule, Step
+from ..faulty_steps import OfFaultySteps
+from ..rule import Step
 
 
-class GradientCleared(Rule):
+class GradientCleared(OfFaultySteps):
     """A backward pass has run, and all gradients of the optimizer are gone, or were set to zero, when it steps.
     `zero_grad()` is between `backward()` and `step()`, or the loss does not depend on the parameters. It reports, at the
     end, an optimizer with two such steps or more, and with at most one that was right.
@@ -20,7 +20,6 @@ class GradientCleared(Rule):
     sentence = "gradients are gone between backward() and step()"
     fix = "call optimizer.zero_grad() before backward(), not after it"
     ops = ("zero_", "_foreach_zero_")
-    counts_backward = True
     bad = """
         for _ in range(4):
             loss = F.cross_entropy(model(x), labels)
@@ -37,8 +36,8 @@ class GradientCleared(Rule):
     """
 
     def begin(self) -> None:
+        super().begin()
         self._zeroed: dict[int | None, int] = {}  # by storage: the version after it
-        self._steps = FaultySteps()
 
     def look(self, context: OpContext) -> None:
         context.insert_before_op(self._on_zero, inputs=[0])
@@ -53,11 +52,6 @@ class GradientCleared(Rule):
         zeroed, self._zeroed = self._zeroed, {}
         if not step.has_closure and step.backward_passes:
             self._steps.add(step, _fault(step.parameters, zeroed))
-
-    def at_end(self, ended_well: bool) -> None:
-        for place, evidence, count in self._steps.mistakes():
-            self.found(place, evidence, count=count)
-        self._steps = FaultySteps()
 
 
 def _fault(parameters: list[Any], zeroed: dict[int | None, int]) -> str:

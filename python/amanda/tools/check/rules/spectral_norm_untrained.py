@@ -11,6 +11,7 @@ from amanda import OpContext
 from amanda.toolkit import Place
 from amanda.toolkit.frames import outwards
 
+from ..modes import called_at
 from ..rule import Rule
 
 ITERATIONS = 8
@@ -56,6 +57,7 @@ class SpectralNormUntrained(Rule):
             u, v = frame.f_locals["u"].float(), frame.f_locals["v"].float()
             norms = self.read(frame.f_locals["weight_mat"].detach(), lambda weight: _norms(weight.float(), u, v))
             if norms is not None and norms[0] < LEAST * norms[1]:
+                place = place._replace(source=called_at())
                 self.found(place, f"by {norms[0]:.3g}, and the norm of the weight is at least {norms[1]:.3g}")
 
 

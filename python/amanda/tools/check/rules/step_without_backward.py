@@ -5,11 +5,11 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from ..faulty_steps import FaultySteps
-from ..rule import Rule, Step
+from ..faulty_steps import OfFaultySteps
+from ..rule import Step
 
 
-class StepWithoutBackward(Rule):
+class StepWithoutBackward(OfFaultySteps):
     """An optimizer steps, and no gradient of its parameters is new: there is none, or all are those of its last step. It
     reports, at the end, an optimizer with two such steps or more, and with at most one that was right: some steps without
     gradients may be meant. Steps with a backward pass before them are for "gradient-cleared".
@@ -18,7 +18,6 @@ class StepWithoutBackward(Rule):
     name = "step-without-backward"
     sentence = "the optimizer steps without a new gradient"
     fix = "call loss.backward() before optimizer.step(), once per step"
-    counts_backward = True
     bad = """
         for _ in range(4):
             optimizer.zero_grad()
@@ -34,10 +33,10 @@ class StepWithoutBackward(Rule):
     """
 
     def begin(self) -> None:
+        super().begin()
         self._used: weakref.WeakKeyDictionary[Any, list[Any]] = (
             weakref.WeakKeyDictionary()
         )  # of suspects: all gradients
-        self._steps = FaultySteps()
 
     def before_step(self, step: Step) -> None:
         if not step.has_closure:
@@ -60,8 +59,3 @@ class StepWithoutBackward(Rule):
             return "none of its parameters has a gradient"
         is_old = used and all(one.is_unchanged for one in used)
         return "all gradients are those of its last step" if is_old else ""
-
-    def at_end(self, ended_well: bool) -> None:
-        for place, evidence, count in self._steps.mistakes():
-            self.found(place, evidence, count=count)
-        self._steps = FaultySteps()
