@@ -386,7 +386,7 @@ MIXED = """
 import torch
 x = torch.arange(24, dtype=torch.float32) / 10
 def mixed(x):
-    z = torch.full_like(x, 0.5)
+    z = torch.where(x > 1, torch.full_like(x, 0.5), torch.full_like(x, -0.5))
     return z.to(torch.float16) + x.to(torch.float16)
 COMPILE
 print(mixed(x).sum().item())
