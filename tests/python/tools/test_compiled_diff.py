@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow  # inductor compiles
 
 @pytest.fixture(autouse=True)
 def anew():
-    """What is compiled with a planted fault is not what others get."""
+    """Others do not get code with a planted fault."""
     from torch._inductor import config
 
     torch._dynamo.reset()

@@ -235,12 +235,15 @@ def inductor_code() -> Iterator[list[str]]:
     from torch._inductor.graph import GraphLowering
 
     found: list[str] = []
-    own = getattr(GraphLowering, "save_output_code", None)
-    if own is None:
+    own = vars(GraphLowering).get("save_output_code", _MISSING)  # a function that gets each code, or None
+    if own is _MISSING:
         yield found
         return
     GraphLowering.save_output_code = staticmethod(found.append)
     try:
         yield found
     finally:
-        GraphLowering.save_output_code = staticmethod(own)
+        GraphLowering.save_output_code = own
+
+
+_MISSING = object()

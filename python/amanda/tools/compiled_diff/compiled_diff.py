@@ -31,10 +31,11 @@ class CompiledDiff(Results[Row, GroupBy], Tool):
     gradients are compared. The gradients are those for random numbers in the place of the gradients of its results. The
     program itself runs as without the tool: no operator is kept from being fused, and all its results are the same.
 
-    When a graph differs for the first time, the graph is cut at values of the eager run, and its parts are compiled, until
-    the smallest set of operators is found that still differs when it is compiled as one. Rows name these operators, the
-    kernels that are generated for them, the first part of the compiler with which they differ, options of inductor that
-    remove the difference, and how far both are from the float64 result.
+    When a graph differs for the first time, it is cut at values of the eager run, and its parts are compiled. The result is
+    the smallest set of operators that still differs when it is compiled as one: no operator can be left out of it. Rows
+    name these operators, and the kernels that are generated for them. They also have the first part of the compiler with
+    which these operators differ, options of inductor that remove the difference, and how far both are from the float64
+    result.
 
     Arguments:
         rtol, atol: differences up to ``atol + rtol * abs(eager)`` are tolerated. By default, bits are compared.

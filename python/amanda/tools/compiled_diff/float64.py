@@ -1,4 +1,4 @@
-"""What a graph computes in float64, to see which of two results is nearer."""
+"""The results of a graph in float64, to see which of two other results is nearer."""
 
 from __future__ import annotations
 

@@ -247,15 +247,9 @@ def _texts(graph: CompiledGraph, node: Any, reference: Reference) -> list[str]:
     try:
         known = graph.operators(node, inputs)
     except Exception:  # the driver cannot follow the graph
-        known = []
-    if known:
-        places = [(one.name, ", ".join(filter(None, [one.module_path, short_line(one.source)]))) for one in known]
-        return [f"{name} ({place})" if place else name for name, place in places]
-    return (
-        []
-        if node.op != "call_function" and node.op != "call_method"
-        else [getattr(node.target, "__name__", str(node.target))]
-    )
+        return [getattr(node.target, "__name__", str(node.target))]
+    places = [(one.name, ", ".join(filter(None, [one.module_path, short_line(one.source)]))) for one in known]
+    return [f"{name} ({place})" if place else name for name, place in places]
 
 
 def _pairs(ours: Outcome, theirs: Outcome) -> dict[Direction, tuple[dict[str, Any], dict[str, Any]]]:

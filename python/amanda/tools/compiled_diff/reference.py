@@ -96,7 +96,7 @@ def _units(graph: fx.GraphModule, run: _Run) -> list[list[fx.Node]]:
     of_inputs = {storage for node in _placeholders(graph) for storage in run.memory[node]}
     for storage, writers in run.writers.items():
         users = [position[node] for node in nodes if storage in run.memory[node]]
-        # What is read after the last write is the value that is kept, but for inputs, which are kept as they were.
+        # Later nodes read the value that is kept. Inputs are kept as they were before.
         last_of_it = max(users) if storage in of_inputs else max(position[node] for node in writers)
         spans.append((min(users), last_of_it))
     for node in nodes:

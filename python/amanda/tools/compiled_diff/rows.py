@@ -32,7 +32,7 @@ class Row:
     max_abs: float | None  # over all runs; None if shapes differ, or if an element is finite in one of the two only
     max_rel: float | None
     operators: tuple[str, ...]  # the smallest set that differs when it is compiled as one: "aten::add (c.py:6)"
-    is_smallest: bool  # False: the time was over, or no smaller piece could be compiled
+    is_smallest: bool  # it is not if the time was over, or a smaller piece could not be compiled
     kernels: tuple[str, ...]  # generated for them
     layer: str  # the first part of the compiler with which they differ
     removed_by: tuple[str, ...]  # options of inductor, each alone: "emulate_precision_casts=True"

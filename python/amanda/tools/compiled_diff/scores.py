@@ -21,7 +21,7 @@ class Distance:
     dtype: str
     shape: tuple[int, ...]
     elements: int  # that differ by more than is tolerated
-    max_abs: float | None  # None: shapes differ, or an element is finite in one of the two only
+    max_abs: float | None  # if shapes are equal, and the same elements are finite
     max_rel: float | None
     note: str = ""
 
