@@ -98,6 +98,7 @@ TOOLS = {
 
 EXCEPTIONS = {
     "AttentionPruning": "a base class",
+    "CompiledDiff": "it looks at the code of compiled functions, and at no operators",
     "DeadUnits": "a part of History",
     "PostTraining": "a base class",
     "Quantization": "a base class",

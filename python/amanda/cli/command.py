@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import argparse
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from amanda._core import Error
@@ -65,13 +65,15 @@ def run_under(
     report: Callable[[Report, object], object],
     *,
     coverage: bool = False,
+    also: Sequence[Tool] = (),
     **more: Any,
 ) -> Job:
     """Runs a program under a tool, in a scope with the options of the command line, and then `report`.
 
     Arguments:
         coverage: counts what the tool was not shown, also without --strict.
+        also: other tools of the scope.
         more: what else `run_and_report` takes.
     """
-    scope = apply(tool, **program_arguments.options(given), coverage=coverage or given.strict)
+    scope = apply(tool, *also, **program_arguments.options(given), coverage=coverage or given.strict)
     return functools.partial(run_and_report, program, scope, report, strict=given.strict, **more)

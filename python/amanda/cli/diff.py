@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from amanda.cli import program_arguments, program_end, statuses
+from amanda.cli import compiled_code, program_arguments, program_end, statuses
 from amanda.cli.command import Command, Job, run_under
 from amanda.cli.command_output import Report, program_failed
 from amanda.cli.live_table import live
@@ -53,6 +53,23 @@ class Diff(Command):
         which = parser.add_mutually_exclusive_group()
         which.add_argument("--record", metavar="FOLDER", help="records the program there")
         which.add_argument("--against", metavar="FOLDER", help="compares the program with the record there")
+        which.add_argument(
+            "--compiled-code",
+            action="store_true",
+            help="compares the functions that one program compiles with what they compute eagerly; without it, this "
+            "follows each comparison with a program that has such functions",
+        )
+        option(
+            "--eager-only",
+            action="store_true",
+            help="does not run the program once more to compare its compiled functions",
+        )
+        option(
+            "--seconds",
+            type=float,
+            default=120.0,
+            help="the time to search one compiled graph for the operators that differ (default: %(default)g)",
+        )
         for name in ("rtol", "atol"):
             option(f"--{name}", type=float, help="what is tolerated (default: 0 within a dtype)")
         option("--close", action="store_true", help="tolerates what torch.testing.assert_close does for each dtype")
@@ -64,6 +81,8 @@ class Diff(Command):
     def begin(self, given: argparse.Namespace) -> Job:
         """Records and compares: a record that cannot be read is a mistake, also after its program has run."""
         other = None
+        if given.compiled_code:
+            return compiled_code.job(program_arguments.required(given), given, _checked(given))
         if not given.record and not given.against:
             if len(given.program) < 2:
                 raise ValueError("expected two scripts; or --record or --against, and a script")
@@ -180,7 +199,7 @@ def _compare(
     remove: Callable[[], object] = lambda: None,
 ) -> None:
     tool = CausalDiff(folder, rtol=given.rtol, atol=given.atol, close=given.close, float64=given.float64)
-    script = program.argv[0]
+    script, next_run = program.argv[0], None if given.eager_only else compiled_code.NextRun(given)
 
     def report(made: Report, status: object) -> None:
         tool.set_ended_early(not program_end.is_success(status))
@@ -188,6 +207,8 @@ def _compare(
             _report(tool, " ".join(program.argv), files, given.top, made)
         finally:
             remove()
+        if next_run is not None and tool.has_compiled and program_end.is_success(status):
+            next_run.report(made, files)
 
     shown = live_bar(tool.recorded, lambda: tool.compared, lambda: f"comparing {script}")
     failed = functools.partial(program_failed, "diff", script, own=COMPARED_FAILED)

@@ -11,6 +11,7 @@ from amanda.cli.command import Command, Job, run_under
 from amanda.cli.command_output import Report, program_failed
 from amanda.cli.program import Program
 from amanda.core.evidence import counted
+from amanda.tools.compiled_diff import CompiledDiff
 from amanda.tools.nonfinite import Finding, NaNSentinel
 
 
@@ -46,20 +47,25 @@ class FindNan(Command):
             allow_lines=given.allow_line,
         )
 
+        alone = CompiledDiff(only_nonfinite=True, backward=not given.forward)
+
         def report(made: Report, status: object) -> None:
             findings = sentinel.findings()
-            if findings:
+            if findings or alone.differs:
                 made.status = statuses.FOUND
             with made.part("print what was found"):
                 print(f"\n{sentinel.answer(ended_well=program_end.is_success(status))}")
                 for text in _texts(sentinel, findings) if given.all else ():
                     print(f"\n{text}")
+                if alone.differs:
+                    print(f"\nin the code of compiled functions as it runs without tools:\n{alone.answer()}")
 
         def failed(status: object) -> object:
-            return statuses.FOUND if sentinel.findings() else program_failed("nan", program.argv[0], status)
+            found = sentinel.findings() or alone.differs
+            return statuses.FOUND if found else program_failed("nan", program.argv[0], status)
 
         beside = writes.recorded(given)
-        return run_under(sentinel, program, given, report, coverage=True, failed=failed, beside=beside)
+        return run_under(sentinel, program, given, report, coverage=True, also=[alone], failed=failed, beside=beside)
 
 
 def _texts(sentinel: NaNSentinel, findings: Sequence[Finding]) -> Iterator[str]:

@@ -21,6 +21,7 @@ from amanda.driver.identity import frames
 SHIPPED = {
     "capture": "amanda.tools.capture:Capture",
     "check": "amanda.tools.check:Check",
+    "compiled_diff": "amanda.tools.compiled_diff:CompiledDiff",
     "cupti": "amanda.tools.cupti_profiler:CuptiProfiler",
     "cuts": "amanda.tools.cuts:GradientCuts",
     "flops": "amanda.tools.flops:Flops",

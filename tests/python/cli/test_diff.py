@@ -380,3 +380,40 @@ def test_what_an_operator_lost_is_not_cut(run_python, tmp_path):
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(code).replace("MASK", mask))
     done = run_python("-m", "amanda", "diff", "a.py", "b.py")
     assert "attn_mask: tensor bool[1, 1, 4, 4] -> None" in done.stdout
+
+
+MIXED = """
+import torch
+x = torch.arange(24, dtype=torch.float32) / 10
+def mixed(x):
+    z = torch.where(x > 1, torch.full_like(x, 0.5), torch.full_like(x, -0.5))
+    return z.to(torch.float16) + x.to(torch.float16)
+COMPILE
+print(mixed(x).sum().item())
+"""
+
+
+@pytest.mark.slow  # inductor compiles
+def test_compiled_code_that_differs_is_named_after_a_comparison(diff_of, diff, tmp_path):
+    (tmp_path / "e.py").write_text(MIXED.replace("COMPILE", ""))
+    (tmp_path / "c.py").write_text(MIXED.replace("COMPILE", "mixed = torch.compile(mixed)"))
+    done = diff_of("e.py", "c.py", "--json", "rows.json")
+    assert done.returncode == 1
+    before, line, after = done.stdout.partition(
+        "[diff] c.py runs once more, to compare the code of its compiled functions"
+    )
+    assert line
+    assert "no difference in what was compared (" in before
+    assert "compiled function __main__.mixed (c.py:4): output 0 differs from eager mode by up to" in after
+    assert "when compiled as one: aten::to (c.py:6), aten::add (c.py:6)\n" in after
+    assert "emulate_precision_casts=True of torch._inductor.config removes it\n" in after
+    assert "1 difference from eager mode in 1 graph of 1 compiled function, 1 run, forward\n" in after
+    (row,) = json.loads((tmp_path / "rows.json").read_text())
+    assert (row["kind"], row["operators"]) == ("compiled code", ["aten::to (c.py:6)", "aten::add (c.py:6)"])
+    eager = diff_of("e.py", "c.py", "--eager-only")
+    assert (eager.returncode, "runs once more" in eager.stdout) == (4, False)
+    right = "mixed = torch.compile(mixed, options={'emulate_precision_casts': True})"
+    (tmp_path / "c.py").write_text(MIXED.replace("COMPILE", right))
+    alone = diff("--compiled-code", "c.py")
+    assert alone.returncode == 0, alone.stdout
+    assert alone.stdout.endswith("\nno difference from eager mode in 1 graph of 1 compiled function, 1 run, forward\n")

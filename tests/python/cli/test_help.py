@@ -87,6 +87,7 @@ def test_each_command_of_the_guide_is_understood(task):
         ("which lines synchronize", "ls"),
         ("gradients explode", "watch"),
         ("two runs differ", "diff"),
+        ("torch.compile gives wrong results", "diff"),
         ("number of FLOPs", "flops"),
         ("print activations", "trace"),
         ("quantization", "run"),

@@ -151,3 +151,36 @@ def test_what_no_operator_is_known_to_have_produced_is_a_finding_and_said_so(pro
     assert head in found.stderr
     assert "produced the first" not in found.stderr
     assert found.stdout.endswith(f"\nNaN: {last}\n")
+
+
+LOWERED = """
+import torch
+from torch._inductor import config
+from torch._inductor.lowering import lowerings
+
+aten = torch.ops.aten
+config.fx_graph_cache = False
+if PLANTED:
+    lowerings[aten.sqrt.default] = lowerings[aten.log.default]
+
+def f(x):
+    y = x.exp() - 1
+    return torch.sqrt(y).sin()
+
+torch.compile(f)(torch.zeros(3))
+"""
+
+
+@pytest.mark.slow  # inductor compiles
+@pytest.mark.parametrize("planted", [True, False])
+def test_a_nan_that_only_fused_code_makes_is_named(planted, nan, tmp_path):
+    (tmp_path / "lowered.py").write_text(LOWERED.replace("PLANTED", str(planted)))
+    done = nan("lowered.py")
+    assert done.returncode == int(planted), done.stdout + done.stderr
+    assert ("in the code of compiled functions as it runs without tools:" in done.stdout) is planted
+    if planted:
+        assert (
+            "output 0 differs from eager mode (float32, 3 elements): 3 elements are finite in eager mode only"
+            in done.stdout
+        )
+        assert "when compiled as one: aten::sqrt (lowered.py:13)" in done.stdout

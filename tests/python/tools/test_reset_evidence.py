@@ -17,6 +17,7 @@ from amanda.research.pruning import ActivationPruning, CascadePruning, ChannelPr
 from amanda.research.rematerialization import Rematerialization
 from amanda.tools.capture import Capture
 from amanda.tools.check import Check
+from amanda.tools.compiled_diff import CompiledDiff
 from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.cuts import GradientCuts
 from amanda.tools.diff import CausalDiff, Recorder
@@ -49,6 +50,7 @@ TOOLS = {
     "Collectives": lambda folder: Collectives(),
     "HookCoverage": lambda folder: HookCoverage(Net()),
     "CuptiProfiler": lambda folder: CuptiProfiler(),
+    "CompiledDiff": lambda folder: CompiledDiff(),
     "DeadUnits": lambda folder: DeadUnits(3),
     "DynamicQuantization": lambda folder: DynamicQuantization(),
     "EffectivePath": lambda folder: EffectivePath(),

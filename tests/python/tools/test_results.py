@@ -27,6 +27,7 @@ from amanda.toolkit.loss_scaling import LossScaling
 from amanda.toolkit.optimizer_phase import OptimizerPhase
 from amanda.tools.capture import Capture, Patch
 from amanda.tools.check import Check
+from amanda.tools.compiled_diff import CompiledDiff
 from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.cuts import GradientCuts
 from amanda.tools.diff import CausalDiff, Recorder
@@ -93,7 +94,7 @@ WITHOUT_RESULTS = {MappingTool, OptimizerPhase, SparsitySchedule}  # they write 
 # What these find are tensors, findings, files.
 WITHOUT_RESULTS |= {Capture, Check, InplaceErrors, NaNSentinel, Patch, Recorder}
 WITHOUT_RESULTS |= {amanda.StepTool, DeadUnits, LossScaling, WriteRecorder}  # parts of others
-WITHOUT_RESULTS |= {CausalDiff, History, Trace}  # they have tests of their own: what their rows are, arguments say
+WITHOUT_RESULTS |= {CausalDiff, CompiledDiff, History, Trace}  # they have own tests: what their rows are, arguments say
 TOOLS = {
     "activation pruning": lambda: ActivationPruning({"relu": 0.1, "linear": 0.1}),
     "hook_coverage": lambda: HookCoverage(model()),

@@ -149,6 +149,11 @@ def runs_eagerly(why: str) -> None:
     )
 
 
+def running_function() -> str:
+    """The compiled function that this thread runs, as "module.name (file:line)"."""
+    return _name_of(_frame_of_compiled(sys._getframe()))
+
+
 _IN_FORCE = {
     "graph": "they run compiled, with taps where tools ask for their operators",
     "opaque": 'they run as they are, and tools see none of their operators (compiled="opaque"); compiled="graph" '

@@ -42,6 +42,7 @@ _SKIP = _get("torch._C._dynamo.eval_frame", "_FrameAction.SKIP")
 _ANSWERS_SAY_WHY = _Answer is not None and "skip_reason" in {field.name for field in dataclasses.fields(_Answer)}
 preserve_global_state = _get("torch._dynamo.convert_frame", "preserve_global_state")
 innermost_backend = _get("torch._dynamo.eval_frame", "innermost_backend")
+lookup_backend = _get("torch._dynamo.backends.registry", "lookup_backend")  # by its name
 RestartAnalysis = _get("torch._dynamo.exc", "RestartAnalysis")
 SkipFrame = _get("torch._dynamo.exc", "SkipFrame")
 _nonrecursively_disabled = _get("torch._dynamo.decorators", "_nonrecursive_disable_wrapper_code")
@@ -217,3 +218,32 @@ def compiling_backward(at_once: bool) -> Iterator[None]:
 
 def _none_donated(*graphs: object) -> list[int]:
     return []
+
+
+# ---- inductor, whose import takes seconds: these names are not checked when the driver is loaded -----------------------
+
+
+def inductor_has_cuda_graphs() -> bool:
+    from torch._inductor import config
+
+    return bool(config.triton.cudagraphs)
+
+
+@contextlib.contextmanager
+def inductor_code() -> Iterator[list[str]]:
+    """See `CompiledGraph.generated_code`. Empty if this version of torch does not hand it out."""
+    from torch._inductor.graph import GraphLowering
+
+    found: list[str] = []
+    own = vars(GraphLowering).get("save_output_code", _MISSING)  # a function that gets each code, or None
+    if own is _MISSING:
+        yield found
+        return
+    GraphLowering.save_output_code = staticmethod(found.append)
+    try:
+        yield found
+    finally:
+        GraphLowering.save_output_code = own
+
+
+_MISSING = object()

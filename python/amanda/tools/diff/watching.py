@@ -52,6 +52,12 @@ class Watching(Tool):
         self.add_inst_for_op(self._analyze)
         self.add_inst_for_op(self._analyze_backward, backward=True)
 
+    @property
+    def has_compiled(self) -> bool:
+        """True if functions that are compiled with torch.compile ran in its scopes, in whatever way."""
+        found = self._unseen_log.found(with_taps=True)
+        return any(one.reason in ("eager", "opaque", "taps", "refused") for one in found)
+
     def _unwatched(self) -> list[str]:
         """Sentences about what ran in the tool's scopes, and was not seen as it runs without them."""
         return [one.text for one in self._unseen_log.found(with_taps=True)]

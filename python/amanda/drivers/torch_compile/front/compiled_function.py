@@ -10,8 +10,9 @@ from typing import Any
 from amanda import _core, _torch
 from amanda.core import scope
 from amanda.drivers.torch import recomputation
+from amanda.drivers.torch.compiled import running_function
 from amanda.drivers.torch_compile import port
-from amanda.drivers.torch_compile.front import late, uninstrumented
+from amanda.drivers.torch_compile.front import compiled_graphs, late, listeners, uninstrumented
 from amanda.drivers.torch_compile.front.failures import NoTapsError
 from amanda.drivers.torch_compile.lower.lowering import Lowered, lower
 from amanda.drivers.torch_compile.places import origins
@@ -50,6 +51,7 @@ class CompiledFunction:
         self._compiled: dict[Hashable, Callable[..., Any]] = {}  # by the structure of lowered graphs
         self._program: SharedProgram | None = None
         self._unknown = ""  # why it can't be learned
+        self._shown: compiled_graphs.Graph | None = None  # to listeners
         self._late: late.Inputs | None = None  # once Dynamo is done with the graph
 
     def prepare(self, example_inputs: Sequence[Any]) -> None:
@@ -62,6 +64,8 @@ class CompiledFunction:
         self._late = late.Inputs(self._gm)
 
     def run(self, *args: Any) -> Any:
+        if listeners.is_listening():
+            self._tell(args)
         if not recomputation.is_pending():
             return _run(self._built_now(args), args)
         instance = self._instances.of(args)
@@ -73,6 +77,19 @@ class CompiledFunction:
         if again and not (toolset and again is instance.built.get(toolset)):  # its taps are those of other scopes
             scope.note_unseen("opaque", uninstrumented.function_of(self._gm))
         return _run(built, args)
+
+    def _tell(self, args: Sequence[Any]) -> None:
+        vanilla = self._vanilla or self._build_late(self._build_vanilla, args)
+        if self._shown is None:
+            backend = compiled_graphs.Backend(self._inner, self._name)
+            self._shown = compiled_graphs.Graph(self._gm, running_function(), backend, vanilla.function)
+        self._shown.instance = self._instances.of(args)
+        _torch.enter_graph()
+        try:
+            with port.disable_current_modes(), port.without_saved_tensor_hooks():
+                listeners.tell(self._shown, args)
+        finally:
+            _torch.leave_graph()
 
     def _built_now(self, args: Sequence[Any]) -> _Built:
         toolset = attach.COMPILE.toolset()
