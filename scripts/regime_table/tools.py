@@ -99,6 +99,7 @@ TOOLS = {
 EXCEPTIONS = {
     "AttentionPruning": "a base class",
     "DeadUnits": "a part of History",
+    "ExportDiff": "it needs a file that was exported of the program; its page says where it works",
     "PostTraining": "a base class",
     "Quantization": "a base class",
     "SparsitySchedule": "a number for tools that prune; it looks at nothing",

@@ -27,6 +27,8 @@ TASKS = (
          "memory leak leaks grows growth ram cuda keeps step accumulates oom"),
     Task("two runs differ: where do they begin to?", "amanda diff before.py after.py",
          "diff different differ change changed refactoring version reproduce seed mismatch compare port"),
+    Task("my ONNX export differs: which node?", "amanda diff --against-onnx model.onnx infer.py",
+         "onnx export exported exporter differ differs different node wrong results onnxruntime runtime quantized qdq"),
     Task("\"modified by an inplace operation\"", "amanda inplace train.py",
          "modified inplace place write wrote version backward error variable needed gradient computation"),
     Task("a parameter gets no gradient: where is the path cut?", "amanda gradients train.py",

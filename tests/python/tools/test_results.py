@@ -31,6 +31,7 @@ from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.cuts import GradientCuts
 from amanda.tools.diff import CausalDiff, Recorder
 from amanda.tools.diff.watching import Watching
+from amanda.tools.export_diff import ExportDiff
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
@@ -93,7 +94,7 @@ WITHOUT_RESULTS = {MappingTool, OptimizerPhase, SparsitySchedule}  # they write 
 # What these find are tensors, findings, files.
 WITHOUT_RESULTS |= {Capture, Check, InplaceErrors, NaNSentinel, Patch, Recorder}
 WITHOUT_RESULTS |= {amanda.StepTool, DeadUnits, LossScaling, WriteRecorder}  # parts of others
-WITHOUT_RESULTS |= {CausalDiff, History, Trace}  # they have tests of their own: what their rows are, arguments say
+WITHOUT_RESULTS |= {CausalDiff, ExportDiff, History, Trace}  # they have tests of their own: arguments say what rows are
 TOOLS = {
     "activation pruning": lambda: ActivationPruning({"relu": 0.1, "linear": 0.1}),
     "hook_coverage": lambda: HookCoverage(model()),
