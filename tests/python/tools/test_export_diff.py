@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 import torch
 from amanda.tools.export_diff import ExportDiff
-from export_models import KINDS, export_of, exported, inputs_of, model_of
+from export_models import KINDS, export_of, exported, inputs_of, labelled_file, model_of
 from onnx import TensorProto, helper, numpy_helper
 
 
@@ -115,8 +115,8 @@ def test_an_exported_part_of_a_model_is_found_in_it(file_of):
 def test_weights_in_other_files_are_compared(tmp_path):
     path = tmp_path / "folder" / "model.onnx"
     path.parent.mkdir()
-    exported(model_of("Decoder"), inputs_of("Decoder"), path, external_data=True)
-    data = path.with_name("model.onnx.data")
+    model, data = onnx.load_from_string(export_of("Decoder")), path.with_name("model.onnx.data")
+    onnx.save(model, path, save_as_external_data=True, location=data.name, size_threshold=64)
     assert data.exists()
     assert not diff_of(path, "Decoder").rows()
     weights = bytearray(data.read_bytes())
@@ -338,12 +338,66 @@ def test_a_file_that_changes_meanwhile_is_named(file_of):
     assert "has changed since the comparison began; run it again" in diff.answer()
 
 
+def test_an_argument_that_the_model_writes_to_is_never_a_false_cause(tmp_path):
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            x[0] += 1
+            return torch.relu(x)
+
+    path, x = labelled_file(tmp_path / "model.onnx"), torch.tensor([1.0, -2.0])
+    model = onnx.load(path)
+    model.graph.node[0].input[0] = "sum"
+    model.graph.node.insert(0, helper.make_node("Add", ["x", "first"], ["sum"], name="sum"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 0], np.float32), "first"))
+    onnx.save(model, path)
+    diff = ExportDiff(path)
+    with amanda.apply(diff):
+        Net()(x.clone())
+    assert (diff.compared, diff.rows(), diff.not_compared) == (1, [], [])
+    diff.reset()
+    with amanda.apply(diff):
+        Net()(x=x.clone())
+    assert not diff.rows()
+    assert diff.not_compared == [
+        "1 call of Net: the model writes to its argument x; the call is compared if that is given by position"
+    ]
+
+
+def test_operators_of_the_tool_are_not_seen(file_of):
+    seen = []
+    counter = amanda.Tool("counter")
+    counter.add_inst_for_op(lambda context: context.insert_before_op(lambda: seen.append(0), inputs=[]))
+    model, arguments = model_of("Perceptron"), inputs_of("Perceptron")
+    with amanda.apply(counter), torch.no_grad():
+        model(*arguments)
+    alone = len(seen)
+    diff = ExportDiff(file_of("Perceptron"))
+    with amanda.apply(counter, diff), torch.no_grad():
+        model(*arguments)
+    assert diff.compared == 1
+    assert len(seen) == 2 * alone
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile:UserWarning")
+def test_a_compiled_model_runs_and_is_not_compared(file_of):
+    torch._dynamo.reset()
+    model, arguments = model_of("Perceptron"), inputs_of("Perceptron")
+    compiled = torch.compile(model, backend="aot_eager")
+    diff = ExportDiff(file_of("Perceptron"))
+    with amanda.apply(diff, compiled="graph"), torch.no_grad():
+        assert torch.equal(compiled(*arguments), model(*arguments))
+    assert diff.compared == 1, "the second call is not compiled"
+    assert not diff.evidence().is_complete
+    torch._dynamo.reset()
+
+
 def test_training_mode_is_named_where_something_differs(file_of):
     model = model_of("ConvNet").train()
     diff = compared(file_of("ConvNet"), model, *inputs_of("ConvNet"))
     assert "ConvNet was in training mode" in diff.answer()
 
 
+@pytest.mark.slow
 def test_an_export_inside_the_scope_is_no_call(file_of, tmp_path):
     model, arguments = model_of("Perceptron"), inputs_of("Perceptron")
     diff = ExportDiff(file_of("Perceptron"))

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from amanda.toolkit import Place, arrays_of
+from amanda.toolkit import Place, arrays_of, own_work
 
 from .arrays import Kept, Key, Store
 
@@ -33,6 +33,7 @@ class Call:
     ran: list[Ran] = dataclasses.field(default_factory=list)
     arguments: dict[str, list[Kept]] = dataclasses.field(default_factory=dict)  # the tensors of each argument
     results: list[Kept] = dataclasses.field(default_factory=list)
+    written: set[int] = dataclasses.field(default_factory=set)  # addresses of the storages that operators wrote to
     refused: str = ""  # the reason why it cannot be compared
 
     def path_inside(self, module_path: str) -> str:
@@ -63,11 +64,22 @@ class Calls:
         return call
 
     def open(self) -> None:
+        import torch
         from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+        def begin(module: Any, arguments: Any) -> None:
+            if not torch.compiler.is_compiling():  # else Dynamo would compile what follows into the program
+                with own_work():
+                    self._begin(module, arguments)
+
+        def end(module: Any, arguments: Any, keywords: Mapping[str, Any], result: Any) -> None:
+            if not torch.compiler.is_compiling():
+                with own_work():
+                    self._end(module, arguments, keywords, result)
+
         self._handles = [
-            register_module_forward_pre_hook(self._begin),
-            register_module_forward_hook(self._end, with_kwargs=True, always_call=True),
+            register_module_forward_pre_hook(begin),
+            register_module_forward_hook(end, with_kwargs=True, always_call=True),
         ]
 
     def close(self) -> None:
@@ -96,7 +108,7 @@ class Calls:
             return  # it has failed, or returns nothing
         call.results = _kept(call, result)
         call.arguments = {
-            name: call.arguments.get(key) or _kept(call, value)
+            name: call.arguments.get(key) or _kept_at_end(call, name, value)
             for name, key, value in _bound(module, arguments, keywords)
         }
         self._ended(call)
@@ -133,6 +145,14 @@ def _bound(module: Any, arguments: Any, keywords: Mapping[str, Any]) -> Iterator
         else:
             yield name, str(position) if position < len(arguments) and name not in keywords else "", value
             position += 1
+
+
+def _kept_at_end(call: Call, name: str, value: Any) -> list[Kept]:
+    """Of an argument that was given by its name, which hooks get after the call."""
+    if any(tensor.untyped_storage().data_ptr() in call.written for tensor in _tensors_in(value) if tensor.numel()):
+        call.refused = f"the model writes to its argument {name}; the call is compared if that is given by position"
+        return []
+    return _kept(call, value)
 
 
 def _kept(call: Call, value: Any) -> list[Kept]:

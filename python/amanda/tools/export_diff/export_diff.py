@@ -11,6 +11,7 @@ from amanda import OpContext, Run, Tool
 from amanda.toolkit import Place, Results, Skips, TellsSkips, Unseen, arrays_in, eager_only, lock, own_work
 from amanda.toolkit.evidence import counted
 from amanda.toolkit.frames import short_line
+from amanda.toolkit.schemas import Sides
 
 from .arrays import key_of
 from .calls import Call, Calls, Ran
@@ -174,19 +175,28 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         names = context.parameter_names
         parameters = [name for each in names for name in (each if isinstance(each, tuple) else (each,)) if name]
         context.insert_before_op(self._before, with_run=True)
-        context.insert_after_op(self._after, with_run=True, place=Place.of(context), parameters=frozenset(parameters))
+        context.insert_after_op(
+            self._after,
+            with_run=True,
+            place=Place.of(context),
+            parameters=frozenset(parameters),
+            writes=bool(Sides.of(context).written),
+        )
 
     def _before(self, *inputs: Any, run: Run) -> None:
         if self._calls.current is not None:
             arrays = [array for value in inputs for array in arrays_in(value) if not self._skips.is_unreadable(array)]
             run["inputs"] = frozenset(map(key_of, arrays))
 
-    def _after(self, *results: Any, run: Run, place: Place, parameters: frozenset[str]) -> None:
+    def _after(self, *results: Any, run: Run, place: Place, parameters: frozenset[str], writes: bool) -> None:
         call, inputs = self._calls.current, run.pop("inputs", None)
         if call is None or inputs is None:
             return
         arrays = [array for value in results for array in arrays_in(value)]
         kept = tuple(None if self._skips.unreadable(array) else call.store.kept(array) for array in arrays)
+        if writes:
+            readable = (array for array in arrays if not self._skips.is_unreadable(array) and array.numel())
+            call.written.update(array.untyped_storage().data_ptr() for array in readable)
         call.ran.append(Ran(place, inputs, parameters, kept))
 
     def _ended(self, call: Call) -> None:
