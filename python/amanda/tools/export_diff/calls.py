@@ -19,7 +19,7 @@ class Ran(NamedTuple):
     place: Place
     inputs: frozenset[Key]
     parameters: frozenset[str]
-    outputs: tuple[Kept | None, ...]  # None: it cannot be read
+    outputs: tuple[Kept | None, ...]  # None where one cannot be read
 
 
 @dataclasses.dataclass
@@ -148,7 +148,7 @@ def _bound(module: Any, arguments: Any, keywords: Mapping[str, Any]) -> Iterator
 
 
 def _kept_at_end(call: Call, name: str, value: Any) -> list[Kept]:
-    """Of an argument that was given by its name, which hooks get after the call."""
+    """The tensors of an argument that was given by its name: hooks get it after the call only."""
     if any(tensor.untyped_storage().data_ptr() in call.written for tensor in _tensors_in(value) if tensor.numel()):
         call.refused = f"the model writes to its argument {name}; the call is compared if that is given by position"
         return []

@@ -17,7 +17,7 @@ to 5e-4, one to bfloat16 by 4e-3, and sums of products by some times that. Opera
 
 
 class Distance(NamedTuple):
-    """Of a value from its reference."""
+    """The distance of a value from its reference."""
 
     error: float  # the norm of the difference, divided by the reference's; of integers, the share that differs
     max_abs: float | None  # None if shapes differ

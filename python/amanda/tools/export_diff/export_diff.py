@@ -30,7 +30,7 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         print(diff.answer())
         print(diff.table())
 
-    The program runs as without the tool. What each operator of the model returns is the reference for the value of the
+    The program runs as without the tool. The result of each operator of the model is the reference for the value of the
     file that `torch.onnx.export(dynamo=True)` has made of it. ONNX Runtime then runs a copy of the file, in which
     whatever reads such a value gets the reference instead. So a value differs only if the nodes that compute it do,
     and several causes are found at once.
