@@ -167,6 +167,15 @@ def test_a_row_has_the_module_and_the_line_of_the_program(file_of):
     assert diff.answer().startswith("the only cause: Gelu (gelu), where the program runs aten::gelu at blocks.0, ")
 
 
+def test_a_weight_that_differs_is_named(file_of):
+    fault = planted("Perceptron", "weight", op_type="Gemm")
+    (row,) = diff_of(file_of(fault.model), "Perceptron").rows()
+    assert re.fullmatch(r"(first|second)\.weight differs by 0\.\d+", row.note)
+    assert row.note.startswith(row.module_path)
+    (row,) = diff_of(file_of(planted("Perceptron", "cast").model), "Perceptron", rtol=1e-6).rows()
+    assert row.note == ""
+
+
 def test_two_faults_are_two_rows(file_of):
     fault = planted("Decoder", "epsilon")
     last = len(fault.model.graph.node) - 2

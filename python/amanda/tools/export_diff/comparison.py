@@ -15,6 +15,7 @@ from .feeds import array_for, feeds_of
 from .model_file import ModelFile
 from .results import Cover, results_of
 from .rows import Row, Unmatched
+from .weights import Weights
 
 _ROUNDED = "DequantizeLinear"
 _READABLE = re.compile(r"tensor\((bool|float|float16|double|u?int(8|16|32|64))\)")  # types as a session names them
@@ -35,6 +36,7 @@ class Comparison:
         made = {name for node in graph.node for name in node.output if name}
         self._results = [each for each in results_of(written.proto.graph) if each.name in made]
         self._is_quantized = any(node.op_type == _ROUNDED for node in graph.node)
+        self._weights = Weights(file)
         self._order = {name: i for i, node in enumerate(graph.node) for name in node.output}
         self.rows: dict[str, Row] = {}  # all that were compared, by value
         self.unmatched: dict[str, Unmatched] = {}
@@ -65,7 +67,7 @@ class Comparison:
         references.update((name, kept) for name, kept in outputs.items() if name not in references)
         types = {name: libraries.onnx().helper.np_dtype_to_tensor_dtype(values[name].dtype) for name in references}
         del values
-        self._compare(given, references, types, matched)
+        self._compare(given, references, types, matched, call)
         self._compare_outputs(given, outputs)
 
     def _outputs(self, call: Call) -> dict[str, Kept]:
@@ -83,7 +85,12 @@ class Comparison:
         return self._file.run(self._file.session(proto, optimized=optimized), names, feeds)
 
     def _compare(
-        self, given: dict[str, Any], references: dict[str, Kept], types: dict[str, int], matched: dict[str, Matched]
+        self,
+        given: dict[str, Any],
+        references: dict[str, Kept],
+        types: dict[str, int],
+        matched: dict[str, Matched],
+        call: Call,
     ) -> None:
         proto, compared = twin.healed(self._file.proto, types, references)
         feeds = {twin.reference(name): array_for(types[name], kept) for name, kept in references.items()}
@@ -95,6 +102,10 @@ class Comparison:
             coarse = {_dtype_name(types[each]) for each in self._cover.read_by(nodes) if each in types}
             tolerance = self._tolerance_of({value.dtype.name, kept.dtype, *coarse}, nodes, compared[name] != name)
             row = self._row(name, nodes, value, distance(value, kept.array), tolerance, matched.get(name))
+            if row.differs and not row.note and name in matched:
+                made = [self._cover.node(i) for i in nodes]
+                note = self._weights.note(made, matched[name].ran, call, tolerance)
+                row = dataclasses.replace(row, note=note)
             self.rows[name] = _merged(self.rows.get(name), row)
 
     def _tolerance_of(self, dtypes: set[str], nodes: list[int], is_rounded: bool) -> float:

@@ -43,6 +43,11 @@ class ModelFile:
                     "be compared"
                 )
 
+    @property
+    def folder(self) -> str:
+        """The folder in which the file is, and its weights."""
+        return str(self._file.parent)
+
     def check_unchanged(self) -> None:
         """Raises `ValueError`: it is not the file that was opened."""
         try:
@@ -63,7 +68,7 @@ class ModelFile:
         options.log_severity_level = 4  # its errors are raised, too
         if not optimized:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.add_session_config_entry(_WEIGHTS_FOLDER, str(self._file.parent))
+        options.add_session_config_entry(_WEIGHTS_FOLDER, self.folder)
         self.check_unchanged()
         try:
             return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
