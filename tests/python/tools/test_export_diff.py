@@ -401,6 +401,14 @@ def test_a_compiled_model_runs_and_is_not_compared(file_of):
     torch._dynamo.reset()
 
 
+def test_outputs_that_differ_without_a_cause_are_named(file_of, monkeypatch):
+    diff = diff_of(file_of("Perceptron"), "Perceptron")
+    sentence = "no node does that by itself: smaller errors add up, or the session's optimizations do it"
+    assert sentence not in diff.answer()
+    monkeypatch.setattr(diff._comparison, "output_error", 2e-5)  # of the optimized session
+    assert diff.answer().endswith(sentence)
+
+
 def test_training_mode_is_named_where_something_differs(file_of):
     model = model_of("ConvNet").train()
     diff = compared(file_of("ConvNet"), model, *inputs_of("ConvNet"))

@@ -47,6 +47,11 @@ class Comparison:
     def nodes(self) -> int:
         return len(self._cover)
 
+    @property
+    def tolerance(self) -> float:
+        """The largest of the values that were compared."""
+        return max((row.tolerance for row in self.rows.values()), default=0.0)
+
     def add(self, call: Call) -> None:
         """Compares a call.
 

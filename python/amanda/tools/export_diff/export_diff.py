@@ -113,6 +113,8 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
             found.append(
                 f"outputs of the file differ from the program's by {self.output_error:.2g}, as an optimized session"
             )
+            if not rows and self.output_error > self._comparison.tolerance:
+                found.append("no node does that by itself: smaller errors add up, or the session's optimizations do it")
         if rows and self._is_training:
             found.append(
                 f"{self._model} was in training mode, where dropout and batch norm compute something else: eval()"
@@ -152,7 +154,7 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
                 yield f"{counted(left, 'node')} that lead to no value with a reference"
 
     def _omissions(self) -> list[Unseen]:
-        return [Unseen("unevaluated", 1, text) for text in self._missing()]
+        return [Unseen("uncompared", 1, text) for text in self._missing()]
 
     # ---- the program runs -------------------------------------------------------------------------------------------
 
@@ -205,8 +207,9 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
                 if call.refused:
                     raise ValueError(call.refused)
                 self._comparison.add(call)
-            except ValueError as error:
-                self._refused[str(error).removeprefix("[export_diff] ")] += 1
+            except Exception as error:  # the tool's, of which the program must not end
+                why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+                self._refused[why.removeprefix("[export_diff] ")] += 1
             else:
                 self._compared += 1
                 self._is_training |= call.is_training
