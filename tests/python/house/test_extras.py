@@ -63,7 +63,7 @@ def test_no_text_installs_the_other_project_of_this_name():
 def test_the_page_on_installation_lists_all_extras():
     rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \|", PAGE.read_text(), re.MULTILINE)
     assert {name: set(re.findall(r"[\w-]+", packages)) for name, packages in rows} == EXTRAS | {
-        "all": {"files", "plot"}
+        "all": {"files", "onnx", "plot"}
     }
 
 

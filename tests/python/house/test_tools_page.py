@@ -3,6 +3,7 @@
 import importlib
 import pkgutil
 import re
+import shutil
 
 import amanda
 import pytest
@@ -51,6 +52,7 @@ KINDS = {
 @pytest.mark.parametrize("code", EXCERPTS)
 def test_the_excerpt_runs(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    shutil.copy(DOCS / "programs" / "classify.onnx", "model.onnx")
 
     def train_one_epoch(model):
         model(x).sum().backward()

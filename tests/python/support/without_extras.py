@@ -16,6 +16,8 @@ OPTIONAL = {
     "duckdb",
     "matplotlib",
     "networkx",
+    "onnx",
+    "onnxruntime",
     "pandas",
     "pyarrow",
     "safetensors",
@@ -69,6 +71,10 @@ USES = {
         ["tools/cupti_profiler/profiler.py, matplotlib"],
         lambda _: _tool("cupti_profiler.CuptiProfiler", gpu=False).plot_kernel_families(),
     ),
+    "ExportDiff": Use(
+        ["tools/export_diff/libraries.py, onnx", "tools/export_diff/libraries.py, onnxruntime"],
+        lambda folder: _tool("export_diff.ExportDiff", path=folder / "model.onnx"),
+    ),
     "Capture": Use(
         ["tools/capture/stores.py, safetensors", "toolkit/tensor_file.py, safetensors"],
         lambda folder: _tool("capture.Capture", ops="relu", folder=folder / "captured"),
@@ -87,6 +93,7 @@ COMMANDS = [
     "run -t profile --out results --format parquet train.py",
     "profile --parquet rows.parquet train.py",
     "flops --parquet rows.parquet train.py",
+    "diff --against-onnx model.onnx train.py",
     "watch --parquet out train.py",
     "watch --tensorboard out train.py",
 ]

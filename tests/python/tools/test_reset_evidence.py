@@ -21,6 +21,7 @@ from amanda.tools.compiled_diff import CompiledDiff
 from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.cuts import GradientCuts
 from amanda.tools.diff import CausalDiff, Recorder
+from amanda.tools.export_diff import ExportDiff
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
@@ -38,6 +39,7 @@ from amanda.tools.quantization import DynamicQuantization, FakeQuantization, Sta
 from amanda.tools.rewriting import SubgraphRewriting
 from amanda.tools.statistics import OpStatistics
 from amanda.tools.trace import Trace
+from export_models import labelled_file
 from torch import nn
 
 TOOLS = {
@@ -55,6 +57,7 @@ TOOLS = {
     "DynamicQuantization": lambda folder: DynamicQuantization(),
     "EffectivePath": lambda folder: EffectivePath(),
     "ErrorInjection": lambda folder: ErrorInjection(BitFlip()),
+    "ExportDiff": lambda folder: ExportDiff(labelled_file(folder / "model.onnx")),
     "FakeQuantization": lambda folder: FakeQuantization(),
     "Flops": lambda folder: Flops(),
     "GradientCuts": lambda folder: GradientCuts(),

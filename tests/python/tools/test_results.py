@@ -32,6 +32,7 @@ from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.cuts import GradientCuts
 from amanda.tools.diff import CausalDiff, Recorder
 from amanda.tools.diff.watching import Watching
+from amanda.tools.export_diff import ExportDiff
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
@@ -94,7 +95,8 @@ WITHOUT_RESULTS = {MappingTool, OptimizerPhase, SparsitySchedule}  # they write 
 # What these find are tensors, findings, files.
 WITHOUT_RESULTS |= {Capture, Check, InplaceErrors, NaNSentinel, Patch, Recorder}
 WITHOUT_RESULTS |= {amanda.StepTool, DeadUnits, LossScaling, WriteRecorder}  # parts of others
-WITHOUT_RESULTS |= {CausalDiff, CompiledDiff, History, Trace}  # they have own tests: what their rows are, arguments say
+# They have tests of their own: arguments say what their rows are.
+WITHOUT_RESULTS |= {CausalDiff, CompiledDiff, ExportDiff, History, Trace}
 TOOLS = {
     "activation pruning": lambda: ActivationPruning({"relu": 0.1, "linear": 0.1}),
     "hook_coverage": lambda: HookCoverage(model()),

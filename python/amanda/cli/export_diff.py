@@ -1,0 +1,87 @@
+"""`amanda diff --against-onnx` compares a program with the ONNX file that was made of its model."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import json
+from typing import TYPE_CHECKING, Literal
+
+from amanda.cli import program_arguments, statuses
+from amanda.cli.command import Job, run_under
+from amanda.cli.command_output import Report, program_failed
+
+if TYPE_CHECKING:
+    from amanda.cli.program import Program
+    from amanda.tools.export_diff import ExportDiff
+
+GroupBy = Literal["cause", "value", "unmatched"]
+FILES = ("json", "html")
+CALLS = 3
+TABLES: dict[GroupBy, str] = {
+    "cause": "Causes",
+    "value": "All values that were compared",
+    "unmatched": "Values without a counterpart",
+}
+
+
+def job(program: Program, given: argparse.Namespace, program_failed_status: int) -> Job:
+    """The work. Nothing has run yet.
+
+    Raises:
+        ValueError: the file cannot be compared, or an option does not go with it.
+        ImportError: onnx or onnxruntime is not installed.
+        OSError: the file cannot be read.
+    """
+    for name in ("atol", "close", "float64"):
+        if getattr(given, name):
+            raise ValueError(f"argument --{name}: not with --against-onnx, whose tolerance is --rtol")
+    files = program_arguments.files_of(given, FILES)
+    from amanda.tools.export_diff import ExportDiff  # here: only this option needs it
+
+    tool = ExportDiff(given.against_onnx, written=given.export, calls=given.calls or CALLS, rtol=given.rtol)
+
+    def report(made: Report, status: object) -> None:
+        with made.part("print the table"):
+            _print(tool, given.top)
+        if "json" in files:
+            with made.part(f"write {files['json']!r}"), open(files["json"], "w", encoding="utf-8") as file:
+                json.dump([dataclasses.asdict(row) for row in tool.rows()], file, indent=1)
+        if "html" in files:
+            with made.part(f"write {files['html']!r}"):
+                _write_page(tool, f"{given.against_onnx} and {' '.join(program.argv)}", files["html"])
+        if made.status is None:
+            made.status = _status(tool)
+
+    failed = functools.partial(program_failed, "diff", program.argv[0], own=program_failed_status)
+    return run_under(tool, program, given, report, coverage=True, failed=failed)
+
+
+def _print(tool: ExportDiff, top: int | None) -> None:
+    print(f"\n{tool.answer()}", flush=True)
+    if tool.rows():
+        print(tool.table(top=top), flush=True)
+    unmatched = len(tool.rows("unmatched"))
+    if unmatched:
+        print(
+            f"{unmatched:,} values of the file have no counterpart in the program: their nodes were compared as a part of "
+            "the values that they lead to; --html lists them",
+            flush=True,
+        )
+
+
+def _write_page(tool: ExportDiff, title: str, path: str) -> None:
+    from amanda.reports.html_page import HtmlPage  # here: it imports jinja2
+
+    page = HtmlPage("An export compared", f"{title}\n{tool.answer()}")
+    for by, heading in TABLES.items():
+        if tool.rows(by):
+            page.add_results(heading, tool, by)
+    page.write(path)
+
+
+def _status(tool: ExportDiff) -> int | None:
+    if tool.rows():
+        return statuses.FOUND
+    return None if tool.evidence().is_complete else statuses.NOT_LOOKED_AT

@@ -1,0 +1,191 @@
+"""Calls of the model: the arguments, the operators that ran, and what the model returned."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from amanda.toolkit import Place, arrays_of, own_work
+
+from .arrays import Kept, Key, Store
+
+
+class Ran(NamedTuple):
+    """An operator that ran in a call."""
+
+    place: Place
+    inputs: frozenset[Key]
+    parameters: frozenset[str]
+    outputs: tuple[Kept | None, ...]  # None where one cannot be read
+
+
+@dataclasses.dataclass
+class Call:
+    """A call of the model."""
+
+    model: Any
+    path: str  # of the model in the outermost module: "" if it is that
+    is_training: bool
+    store: Store = dataclasses.field(default_factory=Store)
+    ran: list[Ran] = dataclasses.field(default_factory=list)
+    arguments: dict[str, list[Kept]] = dataclasses.field(default_factory=dict)  # the tensors of each argument
+    results: list[Kept] = dataclasses.field(default_factory=list)
+    written: set[int] = dataclasses.field(default_factory=set)  # addresses of the storages that operators wrote to
+    refused: str = ""  # the reason why it cannot be compared
+
+    def path_inside(self, module_path: str) -> str:
+        """The path of a module in the model."""
+        if not self.path:
+            return module_path
+        return module_path.removeprefix(self.path).removeprefix(".")
+
+
+class Calls:
+    """Follows the calls of modules of one class, with PyTorch's hooks for all modules, while they are open.
+
+    Arguments:
+        name: of the class.
+        wants: whether a call that begins is to be followed.
+        ended: gets each call at its end, on the thread that made it.
+    """
+
+    def __init__(self, name: str, wants: Callable[[], bool], ended: Callable[[Call], object]) -> None:
+        self._name, self._wants, self._ended = name, wants, ended
+        self._local = threading.local()
+        self._handles: list[Any] = []
+
+    @property
+    def current(self) -> Call | None:
+        """The call that this thread is in."""
+        call: Call | None = getattr(self._local, "call", None)
+        return call
+
+    def open(self) -> None:
+        import torch
+        from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+        def begin(module: Any, arguments: Any) -> None:
+            if not torch.compiler.is_compiling():  # else Dynamo would compile what follows into the program
+                with own_work():
+                    self._begin(module, arguments)
+
+        def end(module: Any, arguments: Any, keywords: Mapping[str, Any], result: Any) -> None:
+            if not torch.compiler.is_compiling():
+                with own_work():
+                    self._end(module, arguments, keywords, result)
+
+        self._handles = [
+            register_module_forward_pre_hook(begin),
+            register_module_forward_hook(end, with_kwargs=True, always_call=True),
+        ]
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._local = threading.local()
+
+    def _begin(self, module: Any, arguments: Any) -> None:
+        running = self._running()
+        running.append(module)
+        if self.current is not None or type(module).__name__ != self._name or not self._wants():
+            return
+        call = Call(module, _path_in(running[0], module), module.training)
+        call.arguments = {str(i): _kept(call, value) for i, value in enumerate(arguments)}
+        self._local.call = call
+
+    def _end(self, module: Any, arguments: Any, keywords: Mapping[str, Any], result: Any) -> None:
+        running, call = self._running(), self.current
+        if running:
+            running.pop()
+        if call is None or call.model is not module or any(each is module for each in running):
+            return
+        self._local.call = None
+        if result is None:
+            return  # it has failed, or returns nothing
+        call.results = _kept(call, result)
+        call.arguments = {
+            name: call.arguments.get(key) or _kept_at_end(call, name, value)
+            for name, key, value in _bound(module, arguments, keywords)
+        }
+        self._ended(call)
+
+    def _running(self) -> list[Any]:
+        """The modules that this thread runs, the outermost first."""
+        if not hasattr(self._local, "running"):
+            self._local.running = []
+        running: list[Any] = self._local.running
+        return running
+
+
+def _path_in(outermost: Any, module: Any) -> str:
+    return next((name for name, each in outermost.named_modules() if each is module), "")
+
+
+def _bound(module: Any, arguments: Any, keywords: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """The name of each argument in the order of the signature, its position if it was given by position, and its value."""
+    try:
+        bound = inspect.signature(module.forward).bind(*arguments, **keywords)
+    except (TypeError, ValueError):
+        yield from ((str(i), str(i), value) for i, value in enumerate(arguments))
+        yield from ((name, "", value) for name, value in keywords.items())
+        return
+    position = 0
+    for name, value in bound.arguments.items():
+        kind = bound.signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            for each in value:
+                yield f"{name}_{position}", str(position), each
+                position += 1
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            yield from ((key, "", each) for key, each in value.items())
+        else:
+            yield name, str(position) if position < len(arguments) and name not in keywords else "", value
+            position += 1
+
+
+def _kept_at_end(call: Call, name: str, value: Any) -> list[Kept]:
+    """The tensors of an argument that was given by its name: hooks get it after the call only."""
+    if any(tensor.untyped_storage().data_ptr() in call.written for tensor in _tensors_in(value) if tensor.numel()):
+        call.refused = f"the model writes to its argument {name}; the call is compared if that is given by position"
+        return []
+    return _kept(call, value)
+
+
+def _kept(call: Call, value: Any) -> list[Kept]:
+    found = []
+    for tensor in _tensors_in(value):
+        why = _unreadable(tensor)
+        if why:
+            call.refused = call.refused or f"an argument or result is {why}"
+        else:
+            found.append(call.store.kept(tensor))
+    return found
+
+
+def _unreadable(tensor: Any) -> str | None:
+    from amanda.toolkit.arrays import REASONS, known
+
+    reason = known(tensor).why_unreadable(tensor)
+    return None if reason is None else REASONS[reason]
+
+
+def _tensors_in(value: Any) -> Iterator[Any]:
+    """The tensors in lists, dictionaries, dataclasses, and in caches of transformers, in order."""
+    if arrays_of(value) is not None:
+        yield value
+    elif isinstance(value, Mapping):
+        for member in value.values():
+            yield from _tensors_in(member)
+    elif isinstance(value, (list, tuple)):
+        for member in value:
+            yield from _tensors_in(member)
+    elif isinstance(getattr(value, "layers", None), list):
+        for layer in value.layers:
+            yield from _tensors_in([getattr(layer, "keys", None), getattr(layer, "values", None)])
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _tensors_in(getattr(value, field.name))

@@ -1,0 +1,238 @@
+"""ExportDiff: the tool."""
+
+from __future__ import annotations
+
+import collections
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from amanda import OpContext, Run, Tool
+from amanda.toolkit import Place, Results, Skips, TellsSkips, Unseen, arrays_in, eager_only, lock, own_work
+from amanda.toolkit.evidence import counted
+from amanda.toolkit.frames import short_line
+from amanda.toolkit.schemas import Sides
+
+from .arrays import key_of
+from .calls import Call, Calls, Ran
+from .comparison import Comparison
+from .model_file import ModelFile
+from .origins import root_class
+from .rows import GROUPINGS, GroupBy, Row
+
+
+class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
+    """Names the nodes of an ONNX file that compute something else than the program that was exported::
+
+        diff = ExportDiff("model.onnx")
+        with amanda.apply(diff):
+            model(x)
+        print(diff.answer())
+        print(diff.table())
+
+    The program runs as without the tool. The result of each operator of the model is the reference for the value of the
+    file that `torch.onnx.export(dynamo=True)` has made of it. ONNX Runtime then runs a copy of the file, in which
+    whatever reads such a value gets the reference instead. So a value differs only if the nodes that compute it do,
+    and several causes are found at once.
+
+    Rows by "cause" (the default) are the values that differ, in the order of the file's nodes; those of a quantized file
+    by their errors. By "value" they are all that were compared. By "unmatched" they are the operators of the file that
+    no operator of the program was found for, and why. Their nodes are compared as a part of the values that they lead
+    to. See `Results` for `rows`, `table`, `to_pandas` and `reset`.
+
+    Arguments:
+        path: the ONNX file. Weights may be in other files in its folder.
+        written: the file that `torch.onnx.export` has written, if `path` was made of it by a quantizer or an optimizer:
+            these drop what the exporter writes, and keep names of values.
+        calls: how many calls of the model are compared. Calls whose arguments do not fit the file's inputs do not count.
+        rtol: the relative error that is tolerated: the norm of the difference, divided by that of the reference. By
+            default 1e-5, 5e-3 where a side has float16, 4e-2 for bfloat16, and 0.03 in a quantized file.
+
+    Raises:
+        ImportError: onnx or onnxruntime is not installed.
+        ValueError: a file cannot be compared, or `calls` or `rtol` is not positive.
+        OSError: a file cannot be read.
+    """
+
+    needs_eager = "it compares operator by operator"
+    leaves_compiled_out = True
+    _speaker, _groupings = "export_diff", GROUPINGS
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        written: str | os.PathLike[str] | None = None,
+        calls: int = 3,
+        rtol: float | None = None,
+    ) -> None:
+        super().__init__("export_diff")
+        if calls < 1:
+            raise ValueError(f"[export_diff] calls= is a number of calls, 1 or more, got {calls!r}")
+        if rtol is not None and not rtol >= 0:
+            raise ValueError(f"[export_diff] rtol= is a tolerance, 0 or more, got {rtol!r}")
+        self._file = ModelFile(path)
+        self._written = self._file if written is None else ModelFile(written)
+        self._rtol, self._most = rtol, calls
+        self._model = _root_class(self._written)
+        self._skips, self._lock = Skips("export_diff"), lock()
+        self._calls = Calls(self._model, self._wants, self._ended)
+        self._open = 0  # scopes
+        self.reset()
+        self.add_inst_for_op(self._analyze)
+
+    # ---- results ----------------------------------------------------------------------------------------------------
+
+    @property
+    def compared(self) -> int:
+        """The number of calls that were compared."""
+        return self._compared
+
+    @property
+    def output_error(self) -> float | None:
+        """The relative error of the file's outputs in a session with ONNX Runtime's optimizations, the largest of all. None
+        if the model does not return as many tensors as the file has outputs."""
+        return self._comparison.output_error
+
+    @property
+    def not_compared(self) -> list[str]:
+        """The parts that were not compared, in words; empty if all nodes of the file were."""
+        return list(self._missing())
+
+    def answer(self) -> str:
+        """The number of causes, the outputs' error, and what was compared, in sentences."""
+        rows, missing = self._rows("cause"), self.not_compared
+        if not self._compared:
+            return f"nothing was compared: {', '.join(missing)}"
+        comparison = self._comparison
+        nodes = f"{len(comparison.covered):,} of {counted(comparison.nodes, 'node')}"
+        values, calls = counted(len(comparison.rows), "value"), counted(self._compared, "call")
+        basis = f"{values} that {nodes} compute, in {calls} of {self._model}"
+        found = [_sentence(rows, basis)]
+        if self.output_error is not None:
+            found.append(
+                f"outputs of the file differ from the program's by {self.output_error:.2g}, as an optimized session"
+            )
+            if not rows and self.output_error > self._comparison.tolerance:
+                found.append("no node does that by itself: smaller errors add up, or the session's optimizations do it")
+        if rows and self._is_training:
+            found.append(
+                f"{self._model} was in training mode, where dropout and batch norm compute something else: eval()"
+            )
+        if missing:
+            found.append(f"not compared: {', '.join(missing)}")
+        return "\n".join(found)
+
+    def reset(self) -> None:
+        self.reset_evidence()
+        self._skips.reset()
+        with self._lock:
+            self._comparison = Comparison(self._file, self._written, self._rtol)
+            self._refused: collections.Counter[str] = collections.Counter()  # calls, by the reason
+            self._compared, self._is_training = 0, False
+
+    def _rows(self, by: GroupBy) -> list[Any]:
+        with self._lock:
+            if by == "unmatched":
+                return list(self._comparison.unmatched.values())
+            rows = self._comparison.sorted_rows()
+            return rows if by == "value" else [row for row in rows if row.differs]
+
+    def _remarks(self, by: GroupBy) -> list[str]:
+        return [*(f"not compared: {each}" for each in self.not_compared), *super()._remarks(by)]
+
+    def _missing(self) -> Iterator[str]:
+        with self._lock:
+            for why, count in self._refused.items():
+                yield f"{counted(count, 'call')} of {self._model}: {why}"
+            if not self._compared:
+                if not self._refused:
+                    yield f"the program has called no {self._model}, which is the model that was exported"
+                return
+            left = self._comparison.nodes - len(self._comparison.covered)
+            if left:
+                yield f"{counted(left, 'node')} that lead to no value with a reference"
+
+    def _omissions(self) -> list[Unseen]:
+        return [Unseen("uncompared", 1, text) for text in self._missing()]
+
+    # ---- the program runs -------------------------------------------------------------------------------------------
+
+    def on_enter(self) -> None:
+        self._open += 1
+        if self._open == 1:
+            self._calls.open()
+
+    def on_exit(self, error: BaseException | None) -> None:
+        self._open -= 1
+        if not self._open:
+            self._calls.close()
+
+    def _wants(self) -> bool:
+        return self._compared < self._most
+
+    def _analyze(self, context: OpContext) -> None:
+        if eager_only.leaves_out(context, self._skips, self.needs_eager):
+            return
+        names = context.parameter_names
+        parameters = [name for each in names for name in (each if isinstance(each, tuple) else (each,)) if name]
+        context.insert_before_op(self._before, with_run=True)
+        context.insert_after_op(
+            self._after,
+            with_run=True,
+            place=Place.of(context),
+            parameters=frozenset(parameters),
+            writes=bool(Sides.of(context).written),
+        )
+
+    def _before(self, *inputs: Any, run: Run) -> None:
+        if self._calls.current is not None:
+            arrays = [array for value in inputs for array in arrays_in(value) if not self._skips.is_unreadable(array)]
+            run["inputs"] = frozenset(map(key_of, arrays))
+
+    def _after(self, *results: Any, run: Run, place: Place, parameters: frozenset[str], writes: bool) -> None:
+        call, inputs = self._calls.current, run.pop("inputs", None)
+        if call is None or inputs is None:
+            return
+        arrays = [array for value in results for array in arrays_in(value)]
+        kept = tuple(None if self._skips.unreadable(array) else call.store.kept(array) for array in arrays)
+        if writes:
+            readable = (array for array in arrays if not self._skips.is_unreadable(array) and array.numel())
+            call.written.update(array.untyped_storage().data_ptr() for array in readable)
+        call.ran.append(Ran(place, inputs, parameters, kept))
+
+    def _ended(self, call: Call) -> None:
+        with own_work(), self._lock:
+            try:
+                if call.refused:
+                    raise ValueError(call.refused)
+                self._comparison.add(call)
+            except Exception as error:  # the tool's, of which the program must not end
+                why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+                self._refused[why.removeprefix("[export_diff] ")] += 1
+            else:
+                self._compared += 1
+                self._is_training |= call.is_training
+
+
+def _root_class(file: ModelFile) -> str:
+    found = root_class(file.proto.graph.node)
+    if found is None:
+        raise ValueError(
+            f"[export_diff] {file.path!r} does not say which operators of PyTorch its nodes were made of: export it with "
+            "torch.onnx.export(..., dynamo=True); if the file was made of such an export, give that, too (written=, "
+            "--export)"
+        )
+    return found
+
+
+def _sentence(rows: list[Row], basis: str) -> str:
+    if not rows:
+        return f"no cause in {basis}"
+    first = rows[0]
+    which = "the only cause" if len(rows) == 1 else f"the first of {len(rows):,} causes"
+    where = ", ".join(filter(None, [first.module_path, short_line(first.source)]))
+    made = f", where the program runs {first.name}" if first.name else ", an output of the model"
+    at = f" at {where}" if where else ""
+    nodes = " ".join(first.op_types[-3:])
+    return f"{which}: {nodes} ({first.value}){made}{at}: off by {first.error:.2g}, in {basis}"

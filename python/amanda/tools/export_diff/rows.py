@@ -1,0 +1,70 @@
+"""Rows: the values of a file that were compared with the program's, and those that were not."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+from amanda.toolkit import Column, Grouping, fields_of, general_column, name_column, number_column
+
+GroupBy = Literal["cause", "value", "unmatched"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A value of the file, and the operator of the program that made its counterpart."""
+
+    op_id: int | None
+    name: str  # "aten::layer_norm"; "" of an output of the model that no operator was found for
+    module_path: str
+    source: str  # file:line of the call in the program
+    value: str  # its name in the file
+    nodes: tuple[str, ...]  # names of the nodes that compute it from the nearest references
+    op_types: tuple[str, ...]  # their types
+    error: float  # the norm of the difference, relative to that of the reference; the largest of all calls
+    max_abs: float | None  # the largest difference of an element; None if shapes differ
+    tolerance: float
+    calls: int  # in which it was compared
+    differs: int  # calls in which the error is above the tolerance
+    dtype: str  # of the file's value
+    shape: tuple[int, ...]
+    note: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Unmatched:
+    """A value of the file without a counterpart. Its nodes are compared as a part of the values that they lead to."""
+
+    value: str
+    op: str  # of the exported program: "linear"
+    module_path: str
+    why: str
+
+
+def _nodes(row: Any) -> str:
+    few = row.op_types[-4:]
+    return " ".join([*(["…"] if len(few) < len(row.op_types) else []), *few])
+
+
+_COLUMNS = [
+    name_column("id"),
+    Column("nodes", _nodes, left=True, folds=True, field="op_types"),
+    Column("value", lambda row: row.value, left=True, folds=True, field="value"),
+    general_column("error", "error"),
+    general_column("max abs", "max_abs"),
+    general_column("tolerated", "tolerance"),
+    number_column("calls", "differs"),
+    Column("result", lambda row: f"{row.dtype}{list(row.shape)}", left=True, field="shape"),
+    Column("note", lambda row: row.note, left=True, folds=True, field="note"),
+]
+_UNMATCHED = [
+    Column("value", lambda row: row.value, left=True, folds=True, field="value"),
+    Column("operator", lambda row: row.op, left=True, field="op"),
+    Column("module", lambda row: row.module_path, left=True, folds=True, field="module_path"),
+    Column("why", lambda row: row.why, left=True, folds=True, field="why"),
+]
+GROUPINGS = {
+    "cause": Grouping(_COLUMNS, fields_of(Row)),
+    "value": Grouping(_COLUMNS, fields_of(Row)),
+    "unmatched": Grouping(_UNMATCHED, fields_of(Unmatched)),
+}
