@@ -60,6 +60,7 @@ class Diff(Command):
             help="compares the functions that one program compiles with what they compute eagerly; without it, this "
             "follows each comparison with a program that has such functions",
         )
+        which.add_argument("--against-onnx", metavar="FILE", help="compares an ONNX file with the program's model")
         option(
             "--eager-only",
             action="store_true",
@@ -71,7 +72,6 @@ class Diff(Command):
             default=120.0,
             help="the time to search one compiled graph for the operators that differ (default: %(default)g)",
         )
-        which.add_argument("--against-onnx", metavar="FILE", help="compares an ONNX file with the program's model")
         for name in ("rtol", "atol"):
             option(f"--{name}", type=float, help="what is tolerated (default: 0 within a dtype)")
         option("--close", action="store_true", help="tolerates what torch.testing.assert_close does for each dtype")
