@@ -9,10 +9,8 @@ from typing import NamedTuple
 
 Units = tuple[int, ...]  # numbers of units, in order
 
-_PARTS = (
-    8.0,
-    128.0,
-)  # a set that has less than this part of the whole's score is not its cause, if another one has more
+# A set that has less than this part of the whole's score is not its cause, if another one has more.
+_PARTS = (8.0, 128.0)
 
 
 class Found(NamedTuple):

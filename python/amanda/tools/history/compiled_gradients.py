@@ -18,7 +18,7 @@ from .parameters import Gradient, Watched
 class CompiledGradients:
     """Asks the nodes that accumulate gradients: a compiled function has one node for all its operators.
 
-    Of parameters that are not watched, the step in which a function is compiled is left out.
+    The step in which a function is compiled is left out, for parameters that are not watched.
     """
 
     def __init__(self, watched: Watched, skips: Skips) -> None:

@@ -10,7 +10,7 @@ _LONGEST = 100  # command line in a note
 
 
 def unrecorded() -> str:
-    """What an error of a backward pass says if no tool has recorded writes."""
+    """The text for an error of a backward pass where no tool has recorded writes."""
     return (
         f"which operator wrote was not recorded; `{command()}` names it, and so does "
         "amanda.tools.inplace.InplaceErrors() in a scope around the forward and the backward pass"
