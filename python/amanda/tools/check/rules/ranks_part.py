@@ -35,6 +35,7 @@ class RanksPart(Rule):
     fix = "call the wrapper, wrap the model after it was moved or converted, and do the same to gradients on each rank"
     ops = (*ops.linear_like, *ops.convolution, "embedding")
     processes = 2
+    _end: Callable[[], None] | None = None  # ends calls after each backward pass
     bad = """
         ddp = nn.parallel.DistributedDataParallel(model)
         ddp.double().float()  # it loses its hooks
@@ -58,7 +59,6 @@ class RanksPart(Rule):
         self._step = 0
         self._places: dict[int, tuple[Place, int]] = {}  # and the number of the step
         self._after_backward: dict[str, float] = {}
-        self._end: Callable[[], None] | None = None
         self._is_found = False
 
     def look(self, context: OpContext) -> None:
@@ -68,9 +68,10 @@ class RanksPart(Rule):
                 self._listen()
 
     def _listen(self) -> None:
-        if self._end is None:
+        if self._board is None:
             from amanda.toolkit.torch import listen_to_backward
 
+            self._stop_listening()
             self._end = listen_to_backward(_Listener(weakref.ref(self)))
             self._board = ranks.Board(self.name)
 
@@ -128,6 +129,10 @@ class RanksPart(Rule):
 
     def at_end(self, ended_well: bool) -> None:
         self._compare()
+        self._stop_listening()
+        self._board = None  # the next scope has other notes
+
+    def _stop_listening(self) -> None:
         if self._end is not None:
             self._end()
             self._end = None
