@@ -84,9 +84,10 @@ class RanksPart(Rule):
         return not self._is_found and self._step & (self._step - 1) == 0
 
     def before_step(self, step: Step) -> None:
-        if self._board is None or not ranks.several() or not self._is_replicated(step):
+        if not self._wrapped or not ranks.several() or not self._is_replicated(step):
             return
-        if self._is_sampled():
+        self._listen()  # a scope that is opened again looks at no operator
+        if self._board is not None and self._is_sampled():
             note = {START: self._norms(_itself), BACKWARD: self._after_backward}
             note[STEP] = {} if step.has_closure else self._norms(_gradient)
             self._places[self._step] = step.place, step.number + 1
