@@ -16,9 +16,9 @@ _HALF = ("torch.float16", "torch.bfloat16")
 
 
 class AutocastLost(Rule):
-    """Half precision is asked for, and no matrix product or convolution runs in it. `GradScaler` scales a loss that was
-    computed in float32: the forward pass is outside of `torch.autocast`. Or products run in `torch.autocast`, and all of
-    them in float32: it is for another device, or the program calls operators that it does not know.
+    """`GradScaler` scales a loss that was computed in float32: the forward pass is outside of `torch.autocast`. Or matrix
+    products and convolutions run in `torch.autocast`, and all of them in float32: it is for another device, or the program
+    calls operators that it does not know.
 
     It looks at the first loss that is scaled, and at each product in autocast, once.
     """

@@ -35,6 +35,7 @@ class RanksPart(Rule):
     fix = "call the wrapper, wrap the model after it was moved or converted, and do the same to gradients on each rank"
     ops = (*ops.linear_like, *ops.convolution, "embedding")
     processes = 2
+    _end: Callable[[], None] | None = None  # ends calls after each backward pass
     bad = """
         ddp = nn.parallel.DistributedDataParallel(model)
         ddp.double().float()  # it loses its hooks
@@ -58,7 +59,6 @@ class RanksPart(Rule):
         self._step = 0
         self._places: dict[int, tuple[Place, int]] = {}  # and the number of the step
         self._after_backward: dict[str, float] = {}
-        self._end: Callable[[], None] | None = None
         self._is_found = False
 
     def look(self, context: OpContext) -> None:
@@ -68,9 +68,10 @@ class RanksPart(Rule):
                 self._listen()
 
     def _listen(self) -> None:
-        if self._end is None:
+        if self._board is None:
             from amanda.toolkit.torch import listen_to_backward
 
+            self._stop_listening()
             self._end = listen_to_backward(_Listener(weakref.ref(self)))
             self._board = ranks.Board(self.name)
 
@@ -83,9 +84,10 @@ class RanksPart(Rule):
         return not self._is_found and self._step & (self._step - 1) == 0
 
     def before_step(self, step: Step) -> None:
-        if self._board is None or not ranks.several() or not self._is_replicated(step):
+        if not self._wrapped or not ranks.several() or not self._is_replicated(step):
             return
-        if self._is_sampled():
+        self._listen()  # a scope that is opened again looks at no operator
+        if self._board is not None and self._is_sampled():
             note = {START: self._norms(_itself), BACKWARD: self._after_backward}
             note[STEP] = {} if step.has_closure else self._norms(_gradient)
             self._places[self._step] = step.place, step.number + 1
@@ -128,6 +130,10 @@ class RanksPart(Rule):
 
     def at_end(self, ended_well: bool) -> None:
         self._compare()
+        self._stop_listening()
+        self._board = None  # the next scope has other notes
+
+    def _stop_listening(self) -> None:
         if self._end is not None:
             self._end()
             self._end = None
