@@ -6,8 +6,8 @@ the backward graph that it runs, and `running_leaf` the leaf whose gradient it a
 checkpointed regions that it runs, and `running_function` names the autograd.Function that it applies. `listen_to_backward`
 calls a `BackwardListener` before and after each backward pass, with a `BackwardCall`. `functorch_level`, `functorch_stack`,
 `get_unwrapped`, `WithoutFunctorch` and `FUNCTIONALIZE` are about transformations of torch.func; `differentiates_forward` is
-about forward-mode differentiation. The other names are torch's own, and are the same in all versions of torch for which
-there is a driver.
+about forward-mode differentiation. `after_all_modules` calls a hook after each call of a module. The other names are
+torch's own, and are the same in all versions of torch for which there is a driver.
 
 `explained_by` asks a tool about PyTorch's error "modified by an inplace operation", where a backward pass raises it;
 `next_sequence_number` is what a thread's next node of the backward graph gets as `_sequence_nr()`.
@@ -29,6 +29,7 @@ from amanda.drivers.torch.port import (
     WeakTensorRef,
     WithoutFunctorch,
     WithoutTorchFunction,
+    after_all_modules,
     checkpointed_regions,
     creation_of_view,
     current_node,
@@ -59,6 +60,7 @@ __all__ = [
     "WeakTensorRef",
     "WithoutFunctorch",
     "WithoutTorchFunction",
+    "after_all_modules",
     "checkpointed_regions",
     "creation_of_view",
     "current_node",

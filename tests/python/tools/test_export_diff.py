@@ -373,6 +373,17 @@ def test_an_argument_that_the_model_writes_to_is_never_a_false_cause(tmp_path):
     ]
 
 
+def test_no_hook_is_left(file_of):
+    from torch.nn.modules import module as torch_module
+
+    def hooks():
+        return {name: len(value) for name, value in vars(torch_module).items() if name.startswith("_global_")}
+
+    before = hooks()
+    assert diff_of(file_of("Perceptron"), "Perceptron").compared == 1
+    assert hooks() == before
+
+
 def test_operators_of_the_tool_are_not_seen(file_of):
     seen = []
     counter = amanda.Tool("counter")

@@ -16,6 +16,7 @@ import torch
 import torch.autograd.variable
 import torch.multiprocessing.reductions
 import torch.utils.checkpoint
+from torch.nn.modules import module as torch_module
 
 from amanda.drivers.torch.private_names import PrivateNames
 from amanda.drivers.torch.versions import ADVICE, is_at_least
@@ -250,6 +251,23 @@ def _left_uncompiled(function: F, callees: Any) -> F:
     code: Any = function.__code__
     _set_strategy(code, _Strategy(_Frames.SKIP, callees))
     return function
+
+
+# ---- torch.nn -----------------------------------------------------------------------------------------------------------
+
+_WITH_KEYWORDS = _get("nn.modules.module._global_forward_hooks_with_kwargs")
+
+
+def after_all_modules(hook: Callable[[Any, Any, dict[str, Any], Any], None]) -> Callable[[], None]:
+    """Calls `hook(module, arguments, keywords, result)` after each call of a module, with None as the result of one that
+    raised. Returns a function that ends this."""
+    handle = torch_module.register_module_forward_hook(hook, with_kwargs=True, always_call=True)
+
+    def end() -> None:
+        handle.remove()
+        _WITH_KEYWORDS.pop(handle.id, None)  # PyTorch leaves it, and would warn where a module is compiled
+
+    return end
 
 
 # ---- torch.utils.checkpoint -------------------------------------------------------------------------------------------

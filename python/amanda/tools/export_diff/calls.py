@@ -55,7 +55,7 @@ class Calls:
     def __init__(self, name: str, wants: Callable[[], bool], ended: Callable[[Call], object]) -> None:
         self._name, self._wants, self._ended = name, wants, ended
         self._local = threading.local()
-        self._handles: list[Any] = []
+        self._close: list[Callable[[], object]] = []
 
     @property
     def current(self) -> Call | None:
@@ -65,7 +65,9 @@ class Calls:
 
     def open(self) -> None:
         import torch
-        from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+        from torch.nn.modules.module import register_module_forward_pre_hook
+
+        from amanda.toolkit.torch import after_all_modules
 
         def begin(module: Any, arguments: Any) -> None:
             if not torch.compiler.is_compiling():  # else Dynamo would compile what follows into the program
@@ -77,15 +79,11 @@ class Calls:
                 with own_work():
                     self._end(module, arguments, keywords, result)
 
-        self._handles = [
-            register_module_forward_pre_hook(begin),
-            register_module_forward_hook(end, with_kwargs=True, always_call=True),
-        ]
+        self._close = [register_module_forward_pre_hook(begin).remove, after_all_modules(end)]
 
     def close(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        while self._close:
+            self._close.pop()()
         self._local = threading.local()
 
     def _begin(self, module: Any, arguments: Any) -> None:
