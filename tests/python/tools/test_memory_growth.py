@@ -47,43 +47,34 @@ OWNERS = {
 """For each program: kind, owner, and the line that makes most of what it keeps."""
 
 
-@pytest.fixture(autouse=True)
-def without_objects_of_other_tests():
-    """Thousands of tests leave objects in this process: what compilers keep, for example. A search looks at all."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-def names(program):
-    return program.stem
-
-
-@pytest.mark.parametrize("program", leak_runs.PROGRAMS, ids=names)
-def test_a_planted_leak_has_its_owner_and_line(program):
-    growth = leak_runs.growth_of(program, leak=True)
-    kind, owner, line = OWNERS[program.stem]
-    known = [row for row in growth.rows() if row.kind == kind and re.match(owner, row.kept_by)]
-    assert sum(row.share for row in known) > 0.95, growth.answer()
-    assert re.search(rf"{program.name}:{line}$", known[0].user_line)
-    first = growth.answer().splitlines()[0]
+@pytest.mark.parametrize("name", OWNERS)
+def test_a_planted_leak_has_its_owner_and_line(name):
+    kind, owner, line = OWNERS[name]
+    growth = leak_runs.found()[name]
+    known = [row for row in growth.rows if row.kind == kind and re.match(owner, row.kept_by)]
+    assert sum(row.share for row in known) > 0.95, growth.answer
+    assert re.search(rf"{name}.py:{line}$", known[0].user_line)
+    first = growth.answer.splitlines()[0]
     assert re.match(r"memory in use grows by [\d.]+ KB per (step of \w+|call of \w+), .* kept by ", first)
-    assert re.search(rf"{owner}.*, made at \S*{program.name}:{line}", first)
+    assert re.search(rf"{owner}.*, made at \S*{name}.py:{line}", first)
 
 
-@pytest.mark.parametrize("program", leak_runs.PROGRAMS, ids=names)
-def test_it_grows_as_much_as_all_tensors_that_exist(program):
-    held = leak_runs.held_after_each_step(program, leak=True)
-    by_count = (held[-1] - held[3]) / (len(held) - 4)
-    assert leak_runs.growth_of(program, leak=True).bytes_per_step == pytest.approx(by_count, rel=0.02)
+@pytest.mark.parametrize("name", OWNERS)
+def test_it_grows_as_much_as_all_tensors_that_exist(name):
+    growth = leak_runs.found()[name]
+    by_count = (growth.held[-1] - growth.held[3]) / (len(growth.held) - 4)
+    assert growth.bytes_per_step == pytest.approx(by_count, rel=0.02)
 
 
-@pytest.mark.parametrize("program", leak_runs.PROGRAMS, ids=names)
-def test_nothing_grows_without_the_leak(program):
-    answer = leak_runs.growth_of(program, leak=False).answer()
+@pytest.mark.parametrize("name", OWNERS)
+def test_nothing_grows_without_the_leak(name):
+    answer = leak_runs.found()[name].right_answer
     assert re.match(r"no memory was found to grow|memory in use hardly grows: 4 B per", answer), answer
     assert re.search(r"looked at: the owners of \d+ blocks? that operators have made since the first step$", answer)
+
+
+def test_each_program_is_here():
+    assert {program.stem for program in leak_runs.PROGRAMS} == set(OWNERS) == set(leak_runs.found())
 
 
 def test_tuples_that_c_code_has_not_filled_yet():
@@ -92,7 +83,7 @@ def test_tuples_that_c_code_has_not_filled_yet():
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_ssize_t]
     unfilled = [new(2)]
     (program,) = [one for one in leak_runs.PROGRAMS if one.stem == "cycles"]
-    assert leak_runs.growth_of.__wrapped__(program, leak=True).rows()
+    assert leak_runs.growth_of(program, leak=True).rows()
     unfilled.clear()
 
 
