@@ -56,7 +56,8 @@ at::Tensor fresh_like(const at::Tensor& like, const at::Tensor& value) { return 
 
 [[noreturn]] void throw_lost_gradient(const Slot& slot) {
   throw Error(c10::str(
-      "[compile] ", slot.op().op.operator_name().name, ": a routine or replacement uses a tensor of its own that needs ",
+      "[compile] ", slot.op().op.operator_name().name,
+      ": a routine or replacement uses a tensor of its own that needs ",
       "a gradient, and no operand of the operator needs one, so this compiled code would lose the gradient; open the ",
       "scope with compiled=\"eager\", or schedule the routine with traceable=True"));
 }

@@ -22,8 +22,8 @@ struct Node {
 void call_look(at::TensorList values, at::IntArrayRef which, c10::SymIntArrayRef numbers, const Node& node);
 std::vector<at::Tensor> call_edit(at::TensorList values, at::IntArrayRef which, c10::SymIntArrayRef numbers,
                                   const Node& node, at::IntArrayRef edited);
-/// Stands for `recorded` where gradients are recorded and no value needs one. A result that needs one, because a routine
-/// holds a tensor that does, is an error: the compiled graph has no place for its gradient.
+/// Stands for `recorded` where gradients are recorded and no value needs one. A result that needs one, because a
+/// routine holds a tensor that does, is an error: the compiled graph has no place for its gradient.
 constexpr std::array<int64_t, 1> kNoneNeeded{-1};
 /// Returns the results, and last a tensor that stands for the recorded inputs and results.
 std::vector<at::Tensor> call_run(at::TensorList values, c10::SymIntArrayRef numbers, const Node& node,

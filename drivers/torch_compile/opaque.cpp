@@ -26,7 +26,8 @@ struct OpaquePlan {
 struct Opaque : torch::autograd::Function<Opaque> {
   static Tensors forward(AutogradContext* context, at::TensorList values, const OpaquePlan& plan) {
     context->set_materialize_grads(false);
-    const at::IntArrayRef recorded = plan.records && plan.recorded.empty() ? kNoneNeeded : at::IntArrayRef(plan.recorded);
+    const at::IntArrayRef recorded =
+        plan.records && plan.recorded.empty() ? kNoneNeeded : at::IntArrayRef(plan.recorded);
     Tensors results =
         call_run(values, plan.numbers, {plan.run, plan.table, plan.slot}, recorded, plan.original, autocast_here());
     context->saved_data["backward"] = plan.backward;
