@@ -29,6 +29,8 @@ def pytest_configure() -> None:
 
 # Workers of pytest-xdist take one file after another. They end together if the files that take longest come first: those
 # that run for a given time, start programs, or compile.
+# First of all come those that look at all objects of the process, of which thousands of tests leave many.
+AMONG_FEW_OBJECTS = {"test_memory_growth.py"}
 LONG_FIRST = ["scopes", "core", "house", "cli", "models", "reports", "regimes", "drivers", "research", "tools"]
 
 
@@ -36,7 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         places = {name: place for place, name in enumerate(LONG_FIRST)}
         below = len(ROOT.parts) + 2  # tests/python
-        items.sort(key=lambda item: places.get(item.path.parts[below], len(places)))
+        items.sort(
+            key=lambda item: (item.path.name not in AMONG_FEW_OBJECTS, places.get(item.path.parts[below], len(places)))
+        )
 
 
 def pytest_collection_finish() -> None:
