@@ -107,4 +107,6 @@ def _held():
 
 
 if __name__ == "__main__":
+    gc.collect()
+    gc.freeze()
     print(json.dumps({program.stem: _found(program) for program in PROGRAMS}))
