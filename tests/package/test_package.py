@@ -86,7 +86,7 @@ COMMANDS = {"run", "doctor", "ls", "profile", "memory", "nan", "diff", "trace", 
 def test_the_commands_of_the_readme_need_no_extra(wheel, tmp_path):
     scripts = install_with_dependencies_only(wheel, tmp_path)
     found = re.findall(r"`amanda (\w+ [^`]*\.py)`", (ROOT / "README.md").read_text())
-    commands = [shlex.split(command) for command in found] + [
+    commands = [shlex.split(command) for command in found if "onnx" not in command] + [  # README names that extra
         ["run", "-t", "profile", "--html", "page.html", "train.py"]
     ]
     assert {command[0] for command in commands} == COMMANDS
