@@ -6,7 +6,7 @@ import dataclasses
 import sys
 import weakref
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from amanda import OpContext
 from amanda.toolkit import Place
@@ -129,20 +129,20 @@ class InEvaluation(Rule):
     """Base of rules about operators that run in training mode where autograd does not record."""
 
     fix = "call model.eval() before evaluation, and model.train() after it"
-    mode: ClassVar[str]  #: the operator's input that is True in training
 
-    def has_mode(self, context: OpContext) -> bool:
-        """The operator does something else in training."""
+    def mode_of(self, context: OpContext) -> str:
+        """The operator's input that is not zero in training; "" if it computes the same in both modes."""
         raise NotImplementedError
 
     def begin(self) -> None:
         self._runs = TrainingRuns()
 
     def look(self, context: OpContext) -> None:
-        if self.has_mode(context) and self._runs.wants():
-            context.insert_before_op(self._on_run, inputs=[self.mode], differentiable=True, place=Place.of(context))
+        mode = self.mode_of(context)
+        if mode and self._runs.wants():
+            context.insert_before_op(self._on_run, inputs=[mode], differentiable=True, place=Place.of(context))
 
-    def _on_run(self, trains: bool, place: Place) -> None:
+    def _on_run(self, trains: float, place: Place) -> None:
         if trains and not records():
             self._runs.add(place)
 

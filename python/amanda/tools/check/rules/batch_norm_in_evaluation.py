@@ -20,7 +20,6 @@ class BatchNormInEvaluation(InEvaluation):
     name = "batch-norm-in-evaluation"
     sentence = "batch normalization learns where no gradient is recorded"
     ops = ("batch_norm", "_batch_norm_with_update")
-    mode = "training"
     bad = """
         model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
         with torch.no_grad():
@@ -32,6 +31,6 @@ class BatchNormInEvaluation(InEvaluation):
             model(x).argmax(-1)
     """
 
-    def has_mode(self, context: OpContext) -> bool:
+    def mode_of(self, context: OpContext) -> str:
         given = operands(context)
-        return given.get("running_mean") is not None and "training" in given
+        return "training" if given.get("running_mean") is not None and "training" in given else ""

@@ -18,8 +18,7 @@ class DropoutInEvaluation(InEvaluation):
 
     name = "dropout-in-evaluation"
     sentence = "dropout is on where no gradient is recorded"
-    ops = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
-    mode = "train"
+    ops = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "scaled_dot_product_attention")
     bad = """
         model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -43,5 +42,8 @@ class DropoutInEvaluation(InEvaluation):
                 model(x).argmax(-1)
     """
 
-    def has_mode(self, context: OpContext) -> bool:
-        return bool(operands(context)["p"])
+    def mode_of(self, context: OpContext) -> str:
+        given = operands(context)
+        if "dropout_p" in given:
+            return "dropout_p"  # modules give 0 in evaluation
+        return "train" if given["p"] else ""
