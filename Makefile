@@ -44,7 +44,7 @@ sweep: build
 
 # The tests that take their time: threads, random interleavings, leaks.
 stress: build
-	$(PYTHON_BIN) -m pytest $(PARALLEL) -m slow $(ARGS)
+	$(PYTHON_BIN) -m pytest $(PARALLEL) -m 'slow or long' $(ARGS)
 
 # Compiled models under a tool that looks at everything: what it changes; ARGS="--backend aot_eager llama" and others.
 compiled-zoo: build

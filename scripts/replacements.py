@@ -13,9 +13,10 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "tests" / "python" / "support"))
+sys.path += [str(ROOT / "tests" / "python" / "support"), str(ROOT / "tests" / "opinfo")]
 
 from faithful import RunOriginal  # noqa: E402
+from sample_inputs import sample_inputs  # noqa: E402
 
 PAGE = ROOT / "docs" / "limitations.md"
 BEGIN, END = "<!-- replacements: written by scripts/replacements.py -->\n", "<!-- end of replacements -->\n"
@@ -24,7 +25,7 @@ MOST_SAMPLES = 3  # of each operator
 
 def calls_of(op):
     """Functions without arguments: a few samples, out of place and in place."""
-    for _, sample in zip(range(MOST_SAMPLES), op.sample_inputs("cpu", torch.float32), strict=False):
+    for _, sample in zip(range(MOST_SAMPLES), sample_inputs(op, torch.float32), strict=False):
         for way in filter(None, (op.op, op.inplace_variant)):
 
             def call(way=way, sample=sample):

@@ -16,6 +16,7 @@ import torch
 from bits import bits, difference
 from exclusions import SKIPPED, UNINITIALISED, UNSEEN, reason_for
 from faithful import HandBack, Look, RunOriginal
+from sample_inputs import sample_inputs
 from torch.testing._internal.common_methods_invocations import op_db
 
 DTYPES = (torch.float32, torch.int64, torch.complex64)
@@ -202,9 +203,9 @@ def samples_of(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
     name, kind = name_of(op), str(dtype).removeprefix("torch.")
     differentiable = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     torch.manual_seed(0)
-    arguments = list(op.sample_inputs("cpu", dtype, requires_grad=differentiable))
+    arguments = list(sample_inputs(op, dtype, requires_grad=differentiable))
     torch.manual_seed(0)
-    without = list(op.sample_inputs("cpu", dtype)) if differentiable and op.supports_out else arguments
+    without = list(sample_inputs(op, dtype)) if differentiable and op.supports_out else arguments
     for variant, call in variants(op):
         for i, those in enumerate(without if variant == "out" else arguments):
             sample = Sample(op, variant, call, those, i)

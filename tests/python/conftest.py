@@ -44,7 +44,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Tests of lifetimes call `gc.collect` often: it looks at what they made, and not at all of PyTorch each time."""
+    _freeze()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is not None and nextitem.path != item.path:
+        _freeze()
+
+
+def _freeze() -> None:
+    """Tests of lifetimes call `gc.collect` often: it looks at what they made, and not each time at all of PyTorch and what
+    other files have left."""
     gc.collect()
     gc.freeze()
 

@@ -106,10 +106,10 @@ def compiled():
     torch.compile(lambda x: torch.relu(x).sin().sum(), backend="aot_eager")(x).backward()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("program", [eager, compiled])
 @pytest.mark.parametrize("cached", [False, True], ids=["not cached", "cached"])
-def test_other_threads_read_everything_while_analyses_end(program, cached):
+@pytest.mark.parametrize("seconds", [1, pytest.param(10, marks=pytest.mark.long)])
+def test_other_threads_read_everything_while_analyses_end(program, cached, seconds):
     latest, failed, stop = [None], [], threading.Event()
 
     def analyze(context):
@@ -138,7 +138,7 @@ def test_other_threads_read_everything_while_analyses_end(program, cached):
     for thread in threads:
         thread.start()
     try:
-        end = time.monotonic() + 10
+        end = time.monotonic() + seconds
         while time.monotonic() < end and not failed:
             with amanda.apply(tool(), compiled="graph"):
                 if cached:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 from repository import ROOT
 
 TESTS = """
@@ -36,6 +37,7 @@ for name in [name for name in vars(Tests) if name.startswith("test")]:  # in the
 """
 
 
+@pytest.mark.long
 def test_every_second_test_runs_on_both_sides_and_a_difference_is_told(tmp_path):
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "test_some.py").write_text(TESTS)

@@ -15,7 +15,6 @@ from compiling import Keeps, Looks, apply, operators_of
 from unharmed import bits
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning"),
     pytest.mark.usefixtures("no_compiled_code"),
 ]
@@ -32,7 +31,11 @@ OTHER_CODE_WHEN_COMPILED = {zoo.gpt2}  # it asks is_compiling()
 # What eager mode runs to make a tensor of Python's numbers: a compiled program holds the tensor.
 CONSTANTS = {"empty", "to", "detach_"}
 MAKERS = [compiled_zoo.mlp, compiled_zoo.attention, compiled_zoo.convnet, zoo.bert, zoo.gpt2, zoo.resnet]
-MODELS = [pytest.param(make, id=make.__name__) for make in MAKERS]
+LONG = {zoo.gpt2, zoo.resnet}
+MODELS = [
+    pytest.param(make, id=make.__name__, marks=pytest.mark.long if make in LONG else pytest.mark.slow)
+    for make in MAKERS
+]
 
 
 @pytest.mark.parametrize("make", MODELS)

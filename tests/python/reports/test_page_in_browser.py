@@ -90,7 +90,7 @@ LARGE = """
 """
 
 
-@pytest.mark.parametrize("count", [120_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [120_000, pytest.param(1_000_000, marks=pytest.mark.long)])
 def test_a_large_table_is_sorted_and_filtered_as_by_pandas(count, tmp_path):
     chosen = numpy.random.default_rng(0)
     frame = pandas.DataFrame(

@@ -399,7 +399,7 @@ def test_a_few_seconds_of_random_programs(count):
     for_seconds(2, count)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("count", [1, 3])
 def test_half_a_minute_of_random_programs(count):
     for_seconds(15, count, first=1000)
@@ -584,6 +584,6 @@ def test_a_few_seconds_of_stress():
     stress(3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_half_a_minute_of_stress():
     stress(30, threads=8)

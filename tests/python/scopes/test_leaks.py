@@ -139,7 +139,7 @@ KINDS = [
 QUICK = ["edit after", "fault backward"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_thousand_iterations_leave_nothing(forked_python, kind):
     check(forked_python(PROGRAM, kind, 2000))

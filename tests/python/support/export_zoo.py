@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 
 _TEXT = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 99}
@@ -76,6 +77,12 @@ ARCHITECTURES = {
     ),
     "clip": Architecture("CLIPVisionModel", "CLIPVisionConfig", _IMAGE, _pixels),
 }
+
+
+def named() -> list[Any]:
+    """The names as parameters of a test: four that differ most, and the others in the long run."""
+    slow = ("bert", "llama", "swin", "mobilenet_v2")
+    return [pytest.param(name, marks=pytest.mark.slow if name in slow else pytest.mark.long) for name in ARCHITECTURES]
 
 
 def made(name: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:

@@ -219,9 +219,8 @@ def test_every_fault_of_every_kind_is_named_exactly(name, file_of):
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", export_zoo.ARCHITECTURES)
+@pytest.mark.parametrize("name", export_zoo.named())
 def test_an_architecture_of_transformers_has_no_row(name, tmp_path):
     model, arguments = export_zoo.made(name)
     path = exported(model, (), tmp_path / "model.onnx", kwargs=arguments)

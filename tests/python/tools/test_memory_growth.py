@@ -245,6 +245,7 @@ def test_no_variable_lives_longer_in_the_dict_of_a_frame():
     assert at == [[True]]
 
 
+@pytest.mark.long
 def test_no_frame_lives_longer():
     class Seen:
         pass

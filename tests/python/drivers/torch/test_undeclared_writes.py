@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from faithful import RunOriginal
+from sample_inputs import sample_inputs
 
 MOST_SAMPLES = 4  # of each operator
 
@@ -81,7 +82,7 @@ def found():
             if torch.float32 not in op.supported_dtypes("cpu"):
                 continue
             with contextlib.suppress(Exception):  # the sweep compares what raises
-                for sample, _ in zip(op.sample_inputs("cpu", torch.float32), range(MOST_SAMPLES), strict=False):
+                for sample, _ in zip(sample_inputs(op, torch.float32), range(MOST_SAMPLES), strict=False):
                     with amanda.apply(tool):
                         op.op(sample.input, *sample.args, **sample.kwargs)
     return tool.found

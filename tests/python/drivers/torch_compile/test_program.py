@@ -208,8 +208,13 @@ def test_a_model_has_the_operators_of_eager_mode():
 CONSTANTS = {"aten::empty.memory_format", "aten::to.device", "aten::detach_"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["t5", "vit", "llama", "resnet", "distilbert", "opt", "gemma", "whisper", "convnext"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("t5", "resnet", "distilbert", "convnext")),
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("vit", "llama", "opt", "gemma", "whisper")),
+    ],
+)
 def test_more_models_have_the_operators_of_eager_mode(name):
     model, kwargs = getattr(zoo, name)()
     eager = eager_operators(model, **kwargs)

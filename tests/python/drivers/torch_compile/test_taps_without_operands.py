@@ -111,8 +111,14 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("region", "names"), CASES)
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("backend", "region", "names"),
+    [
+        *((backend, *case) for backend in ("eager", "aot_eager") for case in CASES),
+        *(pytest.param("inductor", *case, marks=pytest.mark.slow) for case in CASES if case[0] == "cond"),
+        *(pytest.param("inductor", *case, marks=pytest.mark.long) for case in CASES if case[0] != "cond"),
+    ],
+)
 def test_routines_without_operands_in_a_graph_inside_a_graph(backend, region, names):
     check_runs(backend, region, names)
 

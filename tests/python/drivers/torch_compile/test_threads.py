@@ -47,7 +47,7 @@ def test_the_first_use_of_a_process_on_several_threads(forked_python, when):
     forked_python(FIRST_USE, "0.005", when)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("when", ["after a run", "before any run"])
 def test_the_first_use_of_a_process_on_threads_that_often_switch(forked_python, when):
     for _ in range(5):
