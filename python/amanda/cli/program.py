@@ -53,6 +53,13 @@ class Program:
         return cls(argv, os.path.dirname(os.path.realpath(path)), lambda: _run_script(path, code))
 
     @classmethod
+    def of_exported(cls, argv: list[str]) -> Program:
+        """A `.pt2` file of torch.export, with its inputs. Raises as `ExportedProgram`."""
+        from amanda.cli.exported_program import ExportedProgram  # here: it needs torch
+
+        return cls(argv, os.path.dirname(os.path.abspath(argv[0])), ExportedProgram(argv).run)
+
+    @classmethod
     def of_module(cls, argv: list[str]) -> Program:
         try:
             path = os.getcwd()

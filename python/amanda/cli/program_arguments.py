@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import IO, Any
 
+from amanda.cli import exported_program
 from amanda.cli.program import Program
 from amanda.driver import protocol, registry
 
@@ -19,7 +20,12 @@ def add(command: argparse.ArgumentParser) -> None:
         option(f"--{name}", choices=choices, default=choices[0], help=f"{meaning} (default: %(default)s)")
     option("--strict", action="store_true", help="exit status 4 if something ran that the tools did not look at")
     option("-m", nargs=argparse.REMAINDER, dest="module", metavar="MODULE", help="a module, as python -m")
-    option("program", nargs=argparse.REMAINDER, help="a script and its arguments, after all options of ours")
+    option(
+        "program",
+        nargs=argparse.REMAINDER,
+        help="a script and its arguments, after all options of ours; or a .pt2 file of torch.export, which "
+        "--inputs FILE.npz and --runs N may follow",
+    )
 
 
 def program_of(given: argparse.Namespace) -> Program | None:
@@ -33,8 +39,9 @@ def program_of(given: argparse.Namespace) -> Program | None:
         return Program.of_module(given.module)
     if not given.program:
         return None
+    is_exported = given.program[0].endswith(exported_program.SUFFIX)
     try:
-        return Program.of_script(given.program)
+        return Program.of_exported(given.program) if is_exported else Program.of_script(given.program)
     except OSError as error:
         raise ValueError(f"can't open {given.program[0]!r}: {error.strerror}") from None
 
@@ -43,7 +50,7 @@ def required(given: argparse.Namespace) -> Program:
     """The same, where there must be one."""
     program = program_of(given)
     if program is None:
-        raise ValueError("expected a script, or -m and a module")
+        raise ValueError("expected a script, or -m and a module, or a .pt2 file")
     return program
 
 

@@ -156,7 +156,7 @@ def test_a_frame_counts_in_a_path_as_its_place(code, outside):
     """`outside`: is it a line of the program's? None: it is no part of paths."""
     for instruction in dis.get_instructions(code):
         step = call_path.step_at(code, instruction.offset, "a.module")
-        text, source, in_model = _torch.path_of([step])
+        text, source, _, in_model = _torch.path_of([step])
         places = () if outside is None else (frames.place_of("a.module", code, instruction.offset),)
         assert text == repr(places)
         line = frames.line_of(code, instruction.offset)

@@ -52,8 +52,8 @@ void bind_numbers(py::module_& m) {
   m.def("dead_numbers", &python::dead_numbers, "Numbers of tensors that died since the last call.");
 }
 
-py::tuple identify_path(const std::string& path, const py::list& modules, uint64_t name_hash,
-                        const py::sequence& tensors, bool recomputing) {
+py::tuple identify_path(const std::string& path, const py::list& modules, const std::pair<std::string, size_t>& traced,
+                        uint64_t name_hash, const py::sequence& tensors, bool recomputing) {
   std::vector<PyObject*> running;
   for (py::handle module : modules) running.push_back(module.ptr());
   std::vector<python::NamedOperand> operands;
@@ -62,16 +62,19 @@ py::tuple identify_path(const std::string& path, const py::list& modules, uint64
     if (!tensor.is_none() && !THPVariable_Check(tensor.ptr())) throw py::type_error("no tensor");
     operands.push_back({position, tensor.is_none() ? nullptr : tensor.ptr(), counts});
   }
-  const python::Identified found = python::identify(path, running, name_hash, operands, recomputing);
+  const python::Identified found =
+      python::identify(path, running, {traced.first, traced.second}, name_hash, operands, recomputing);
   return py::make_tuple(found.id, found.module_path);
 }
 
 void bind_naming(py::module_& m) {
   m.def("install_rules", &python::install_rules, py::arg("rules"),
         "Installs the rules by which places are named, a PlaceRules. Called once, by the package.");
-  m.def("identify", &identify_path, py::arg("path"), py::arg("modules"), py::arg("name_hash"), py::arg("tensors"),
-        py::arg("recomputing"),
-        "The id of an operator on a path, and the path of the innermost module. `tensors`: for each tensor operand: "
+  m.def("identify", &identify_path, py::arg("path"), py::arg("modules"), py::arg("traced"), py::arg("name_hash"),
+        py::arg("tensors"), py::arg("recomputing"),
+        "The id of an operator on a path, and the path of its module: `traced` is its name in a running module, and "
+        "the number of that one, innermost first. `tensors`: for "
+        "each tensor operand: "
         "(position, tensor or None, does it count as a parameter by its type).");
   m.def("renumber_loose", &python::renumber_loose, py::arg("tensor"), "A parameter may have another name from now on.");
   m.def("forget_loose", &python::forget_loose, py::arg("number"), "The tensor with this number has died.");
@@ -127,21 +130,23 @@ void bind_places(py::module_& m) {
       "whether it can be watched.");
   m.def("dead_objects", &python::dead_objects, "Addresses of watched things that died since the last call.");
   py::class_<python::Spot, std::shared_ptr<python::Spot>>(m, "Spot", "An instruction that a frame is at.")
-      .def(py::init([](const py::object& code, int offset, const py::object& python_module) {
-             if (!PyCode_Check(code.ptr())) throw py::type_error("[identity] a Spot is made of a code object");
-             auto* found = reinterpret_cast<PyCodeObject*>(code.ptr());
-             return std::make_shared<python::Spot>(std::make_shared<python::SpotCode>(found, python_module), found,
-                                                   offset);
-           }),
-           py::arg("code"), py::arg("offset"), py::arg("python_module"))
+      .def(py::init(
+               [](const py::object& code, int offset, const py::object& python_module, const py::object& graph_module) {
+                 if (!PyCode_Check(code.ptr())) throw py::type_error("[identity] a Spot is made of a code object");
+                 auto* found = reinterpret_cast<PyCodeObject*>(code.ptr());
+                 return std::make_shared<python::Spot>(std::make_shared<python::SpotCode>(found, python_module), found,
+                                                       offset, graph_module);
+               }),
+           py::arg("code"), py::arg("offset"), py::arg("python_module"), py::arg("graph_module") = py::none())
       .def_property_readonly("lends", &python::Spot::lends, "Does it call a module with other tensors than its own?");
   m.def("count_steps", &python::count_steps, "For tests: how many steps were made, rather than found.");
   m.def("steps_from", &python::steps_from, py::arg("frame"),
         "The steps of a frame (or None) and its callers, innermost first.");
   m.def("modules_of", &python::modules_of, py::arg("steps"), "The modules that the steps run, innermost first.");
   m.def("path_of", py::overload_cast<const py::list&>(&python::path_of), py::arg("steps"),
-        "The places of the steps up to their root, as the text of a tuple, the source line, and whether steps outside "
-        "the outermost module do not change them. The modules have names.");
+        "The places of the steps up to their root, as the text of a tuple; the source line; what identify() calls "
+        "`traced`; "
+        "and whether steps outside the outermost module do not change the places. The modules have names.");
   m.def("forget_steps", &python::forget_steps, py::arg("code"), "The code object at this address has died.");
   m.def("set_block", &python::set_block, py::arg("frame"), py::arg("tag"),
         "What `with amanda.root(name)` the frame at this address is in; 0: none.");

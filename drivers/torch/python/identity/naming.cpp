@@ -147,7 +147,7 @@ uint64_t hash_of_place(uint64_t name_hash, const Append& append_path) {
 }
 
 Identified identify_at(uint64_t place, const std::vector<PyObject*>& modules, const ModuleNames& names,
-                       const std::vector<NamedOperand>& operands, bool recomputing) {
+                       const TracedModule& traced, const std::vector<NamedOperand>& operands, bool recomputing) {
   std::string named = "(" + std::to_string(place) + ", [";
   bool is_first = true;
   for (const NamedOperand& operand : operands) {
@@ -158,16 +158,18 @@ Identified identify_at(uint64_t place, const std::vector<PyObject*>& modules, co
   }
   const uint64_t id = hash_of(named + "])");
   Identified found{.id = id ? id : 1, .module_path = {}, .source = {}};
-  if (!names.empty()) found.module_path = encodable(names.front().path());
+  if (traced.running < names.size()) found.module_path = encodable(names[traced.running].path());
+  if (!found.module_path.empty() && !traced.name.empty()) found.module_path += '.';
+  found.module_path += traced.name;
   return found;
 }
 
 }  // namespace
 
-Identified identify(std::string_view path, const std::vector<PyObject*>& modules, uint64_t name_hash,
-                    const std::vector<NamedOperand>& operands, bool recomputing) {
+Identified identify(std::string_view path, const std::vector<PyObject*>& modules, const TracedModule& traced,
+                    uint64_t name_hash, const std::vector<NamedOperand>& operands, bool recomputing) {
   const uint64_t place = hash_of_place(name_hash, [&](std::string& text) { text += path; });
-  return identify_at(place, modules, names_given(modules), operands, recomputing);
+  return identify_at(place, modules, names_given(modules), traced, operands, recomputing);
 }
 
 namespace {
@@ -186,7 +188,7 @@ NamedCall named_on(const Path& path, const std::vector<PyObject*>& modules, cons
   std::string source(path.source());
   const bool in_model = path.in_model();
   const uint64_t place = hash_of_place(name_hash, [&](std::string& text) { path.append_to(text); });
-  NamedCall found{identify_at(place, modules, names, named(tensors), recomputing), in_model};
+  NamedCall found{identify_at(place, modules, names, path.traced(), named(tensors), recomputing), in_model};
   found.place.source = std::move(source);
   return found;
 }

@@ -12,6 +12,7 @@
 #include "amanda/driver/backend.h"
 #include "base/python_hooks.h"
 #include "python/identity/operand_names.h"
+#include "python/identity/path.h"
 
 namespace amanda::python {
 
@@ -21,11 +22,11 @@ struct Identified {
 };
 
 /// Identifies an operator on a path; without the source. `modules`: the running modules, innermost first; they have
-/// names.
+/// names. `traced`: Path::traced().
 ///
 /// With the interpreter lock, inside call_path.naming(). Throws any exception that Python raises.
-Identified identify(std::string_view path, const std::vector<PyObject*>& modules, uint64_t name_hash,
-                    const std::vector<NamedOperand>& operands, bool recomputing);
+Identified identify(std::string_view path, const std::vector<PyObject*>& modules, const TracedModule& traced,
+                    uint64_t name_hash, const std::vector<NamedOperand>& operands, bool recomputing);
 
 /// An operator that this thread calls.
 struct NamedCall {

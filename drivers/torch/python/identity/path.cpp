@@ -6,6 +6,8 @@ namespace py = pybind11;
 
 void Path::add(const PathStep& step) {
   if (source_.empty()) source_ = step.source;
+  if (modules_ == traced_.running + 1 && step.runs_region) ++traced_.running;
+  if (modules_ == traced_.running && traced_.name.empty()) traced_.name = step.traced;
   modules_ += step.runs;
   if (is_over_) return;
   const size_t outside = places_.size();

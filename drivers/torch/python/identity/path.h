@@ -12,10 +12,21 @@
 
 namespace amanda::python {
 
+/// The module that an operator of a torch.fx graph was traced in.
+struct TracedModule {
+  std::string_view name;  // in the running module; empty: that one itself
+  size_t running =
+      0;  // how many running modules are further inside: those of regions, such as the branches of torch.cond
+};
+
 /// A step as a part of a path. The texts and the mark must outlive the path.
 struct PathStep {
   std::string_view text;    // of its place, or of the name of the module that it runs
   std::string_view source;  // the line; empty if it is in torch or Amanda
+  // Of a torch.fx graph's code: the module that the operator was traced in, in the one that runs; and does the operator
+  // run another graph of the same trace?
+  std::string_view traced;
+  bool runs_region = false;
   bool is_checkpoint = false, is_machinery = false;
   bool runs = false, has_state = false;  // a module; one with parameters or buffers
   pybind11::handle mark;                 // the place of a roots.Mark, or null
@@ -38,6 +49,7 @@ class Path {
   /// Appends the places, as Python shows a tuple.
   void append_to(std::string& text) const;
   std::string_view source() const { return source_; }  // the first line outside torch and Amanda
+  const TracedModule& traced() const { return traced_; }
   /// True if the root was found without marks and scopes.
   bool has_root() const { return root_ > 0; }
   /// True if steps outside the outermost module do not change the places.
@@ -47,6 +59,7 @@ class Path {
   c10::SmallVector<std::string_view, 64> places_;
   std::string mark_;  // its place in the path; empty if it has the place of an ordinary frame
   std::string_view source_;
+  TracedModule traced_;
   size_t root_ = 0, marked_ = 0, entered_ = 0;  // the number of places inside
   size_t modules_ = 0, inside_ = 0;             // the number of modules; and of those inside the checkpoint
   bool is_marked_ = false, is_over_ = false;

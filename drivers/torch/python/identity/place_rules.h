@@ -30,6 +30,7 @@ struct PlaceRules {
   pybind11::object compiler = fields.attr("compiler");
   std::string torch_folder = fields.attr("torch_folder").cast<std::string>();
   std::string checkpoint_file = fields.attr("checkpoint_file").cast<std::string>();
+  std::string graph_file = fields.attr("graph_file").cast<std::string>();
   // The lock of naming.
   pybind11::object acquire = fields.attr("lock").attr("acquire"), release = fields.attr("lock").attr("release");
   // Functions.
@@ -46,6 +47,7 @@ struct PlaceRules {
   pybind11::object shape_of = fields.attr("shape_of");
   pybind11::object hash = fields.attr("hash");
   pybind11::object is_machinery = fields.attr("is_machinery");
+  pybind11::object traced_place = fields.attr("traced_place");
   pybind11::object file_of = fields.attr("file_of");
   pybind11::object position_of = fields.attr("position_of");
   pybind11::object line_of = fields.attr("line_of");

@@ -41,6 +41,7 @@ SpotCode::SpotCode(PyCodeObject* code, const py::object& python_module)
   const std::string file = encodable(filename_);
   is_checkpoint_ = file == rules().checkpoint_file;
   is_torchs_ = is_machinery_ || starts_with(file, rules().torch_folder);
+  is_graphs_ = starts_with(file, rules().graph_file);
   watch(reinterpret_cast<PyObject*>(code), Watch::kAddress);
 }
 
@@ -54,17 +55,28 @@ const std::string& SpotCode::text() {
   return text_;
 }
 
-Spot::Spot(std::shared_ptr<SpotCode> in, PyCodeObject* code, int offset) : code_(std::move(in)) {
+Spot::Spot(std::shared_ptr<SpotCode> in, PyCodeObject* code, int offset, const py::object& graph_module)
+    : code_(std::move(in)) {
   auto [position, line] = position_of(code, offset);
   position_ = std::move(position);
   if (code_->is_torchs()) return;
   if (line == 0) line = called(rules().line_of, code, offset).cast<int>();
   source_ = encodable(code_->filename()) + ":" + std::to_string(line);
+  if (!code_->is_graphs() || !graph_module || graph_module.is_none()) return;
+  const py::tuple traced =  // "" for what is not known
+      rules().traced_place(graph_module, py::handle(reinterpret_cast<PyObject*>(code)), line);
+  traced_ = encodable(traced[0]);
+  if (std::string source = encodable(traced[1]); !source.empty()) source_ = std::move(source);
+  runs_region_ = traced[2].cast<bool>();
 }
 
 PathStep Spot::part() const {
-  return {
-      .text = text_, .source = source_, .is_checkpoint = code_->is_checkpoint(), .is_machinery = code_->is_machinery()};
+  return {.text = text_,
+          .source = source_,
+          .traced = traced_,
+          .runs_region = runs_region_,
+          .is_checkpoint = code_->is_checkpoint(),
+          .is_machinery = code_->is_machinery()};
 }
 
 void Spot::make_text() {

@@ -68,7 +68,8 @@ py::tuple path_of(const py::list& steps) {
   const Path path = path_of(steps, names);
   std::string text;
   path.append_to(text);
-  return py::make_tuple(text, std::string(path.source()), path.in_model());
+  return py::make_tuple(text, std::string(path.source()),
+                        py::make_tuple(std::string(path.traced().name), path.traced().running), path.in_model());
 }
 
 }  // namespace amanda::python

@@ -18,7 +18,7 @@ bool any_lends(const pybind11::list& steps);
 
 /// The path, which must not outlive the steps. `names`: of the modules.
 Path path_of(const pybind11::list& steps, const ModuleNames& names);
-/// For Python: its text, its source, and whether it is in a model. The modules have names.
+/// For Python: its text, source and TracedModule, and whether it is in a model. The modules have names.
 pybind11::tuple path_of(const pybind11::list& steps);
 
 }  // namespace amanda::python

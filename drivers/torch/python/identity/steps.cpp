@@ -1,6 +1,7 @@
 #include "python/identity/steps.h"
 
 #include <algorithm>
+#include <functional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -62,7 +63,9 @@ bool may_be_marked(const PyCodeObject* code) {
 }
 
 // The step of frames of this code at this instruction, which is made if it is not kept yet. Null if none can be kept.
-const LastingStep* keep(const py::object& code_object, int offset, PyObject* globals) {
+// `self`: the first local of the frame.
+const LastingStep* keep(const py::object& code_object, int offset, PyObject* globals,
+                        const std::function<py::object()>& self) {
   const auto address = reinterpret_cast<uintptr_t>(code_object.ptr());
   auto* code = reinterpret_cast<PyCodeObject*>(code_object.ptr());
   if (const LastingStep* one = find(code, offset, globals)) return one;
@@ -74,7 +77,8 @@ const LastingStep* keep(const py::object& code_object, int offset, PyObject* glo
     if (rules().is_resumed(code_object).cast<bool>()) return nullptr;
     of = std::make_shared<SpotCode>(code, name ? name : py::none());
   }
-  LastingStep step{std::make_shared<Spot>(of, code, offset), py::none(), {}};
+  const py::object graph_module = of->is_graphs() ? self() : py::none();
+  LastingStep step{std::make_shared<Spot>(of, code, offset, graph_module), py::none(), {}};
   if (may_be_marked(code)) step.mark = rules().mark_of_function(code_object, offset);
   ++steps_made;
   InModule* into = find(address, module);  // again: Python code may have run
@@ -249,7 +253,8 @@ bool keep_steps() {
   for (const RawFrame* frame = innermost_frame(PyThreadState_Get()); frame; frame = outer_frame(frame)) {
     if (_PyFrame_IsIncomplete(const_cast<RawFrame*>(frame))) return false;
     const auto code = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(code_of(frame)));
-    const LastingStep* one = keep(code, offset_of(frame), globals_of(frame));
+    const LastingStep* one =
+        keep(code, offset_of(frame), globals_of(frame), [&] { return or_none(first_local(frame)); });
     if (!one) return false;
     if (const std::shared_ptr<Spot> spot = one->spot; spot->part().has_text()) spot->make_text();
   }
@@ -268,10 +273,10 @@ py::list steps_from(py::object frame) {
     auto* here = reinterpret_cast<PyFrameObject*>(each.ptr());
     const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(here)));
     const auto globals = py::reinterpret_steal<py::object>(PyFrame_GetGlobals(here));
-    const LastingStep* one = keep(code, PyFrame_GetLasti(here), globals.ptr());
+    const auto self = [here] { return py::reinterpret_steal<py::object>(PyFrame_GetLocals(here)).attr("get")("self"); };
+    const LastingStep* one = keep(code, PyFrame_GetLasti(here), globals.ptr(), self);
     if (!one) return rules().resumed_steps(frame, /*resumed=*/false);
-    steps.add(shown(*one), code.ptr(), each.ptr(),
-              [&] { return py::reinterpret_steal<py::object>(PyFrame_GetLocals(here)).attr("get")("self"); });
+    steps.add(shown(*one), code.ptr(), each.ptr(), self);
     each = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(here)));
   }
   return steps.finish();

@@ -96,12 +96,12 @@ def encodable(text: str) -> str:
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
-def file_of(module: str, path: str) -> tuple[str, str]:
-    """Names a file the same in every process and checkout: by the module, and the name without its folder.
+def file_of(module: str, path: str, name: str = "") -> tuple[str, str]:
+    """Names a file the same in every process and checkout: by the module, and the name without its folder; or by `name`.
 
     Files that share both, such as several scripts run in one process, are numbered in order of appearance.
     """
-    name = os.path.basename(path)
+    name = name or os.path.basename(path)
     paths = _files.setdefault((module, name), {})
     ordinal = paths.setdefault(path, len(paths)) if len(paths) < _MOST_FILES else paths.get(path, _MOST_FILES)
     return module, f"{name}#{ordinal + 1}" if ordinal else name

@@ -57,6 +57,12 @@ functorch_is_active = _get("_C._are_functorch_transforms_active")
 HigherOrderOperator = _get("_ops.HigherOrderOperator")
 higher_order_operators = _get("_ops._higher_order_ops")
 
+# The module that runs a torch.fx graph as code, how the name of such code's file begins, and what has its lines: the
+# number of the node of each line of the function, and the line before the function.
+GraphModule = _get("fx.GraphModule")
+GRAPH_FILE = "<eval_with_key>"
+_NODES_OF_LINES, _LINES_BEFORE = "_lineno_map", "_prologue_start"
+
 # Returns the program's (pack, unpack) that are in use, or None if there are none.
 saved_tensor_hooks = _get("_C._autograd._top_saved_tensors_default_hooks")
 # The wrapper of Python methods of torch.Tensor that turn a TypeError into NotImplemented.
@@ -268,6 +274,17 @@ def after_all_modules(hook: Callable[[Any, Any, dict[str, Any], Any], None]) -> 
         _WITH_KEYWORDS.pop(handle.id, None)  # PyTorch leaves it, and would warn where a module is compiled
 
     return end
+
+
+# ---- torch.fx --------------------------------------------------------------------------------------------------------
+
+
+def node_at(module: Any, code: CodeType, line: int) -> int | None:
+    """The number of the node, in the graph of a module, whose code is at this line; None if it is not known."""
+    if not isinstance(module, GraphModule) or getattr(type(module).forward, "__code__", None) is not code:
+        return None
+    nodes, before = (module.__dict__.get(name) for name in (_NODES_OF_LINES, _LINES_BEFORE))
+    return nodes.get(line - before) if nodes and before is not None else None
 
 
 # ---- torch.utils.checkpoint -------------------------------------------------------------------------------------------

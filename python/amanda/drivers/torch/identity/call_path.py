@@ -20,7 +20,7 @@ from amanda import _torch
 from amanda.core import fork
 from amanda.driver.identity import frames, roots
 from amanda.drivers.torch import port
-from amanda.drivers.torch.identity import lifetimes, models, operands
+from amanda.drivers.torch.identity import lifetimes, models, operands, traced_places
 from amanda.drivers.torch.identity.place_rules import PlaceRules
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -46,6 +46,9 @@ class Path(NamedTuple):
     places: str  # the text of a tuple of them
     modules: list[Any]  # the running modules, innermost first
     source: str
+    traced: tuple[
+        str, int
+    ]  # of a graph's operator: the name of its module in a running one, and the number of that one
     in_model: bool  # steps outside the outermost module do not change the places
 
 
@@ -67,7 +70,7 @@ def identify(
     Arguments: name_hash: of the operator's name. tensors: for each tensor operand: (position, tensor, true if it counts
     as a parameter by its type). recomputing: true if a backward operator is recomputing a checkpointed region.
     """
-    found, module_path = _torch.identify(path.places, path.modules, name_hash, tensors, recomputing)
+    found, module_path = _torch.identify(path.places, path.modules, path.traced, name_hash, tensors, recomputing)
     return Identity(found, module_path, path.source, path.in_model)
 
 
@@ -124,9 +127,9 @@ def _steps_with_resumed(frame: FrameType | None, resumed: bool) -> list[Step]:
     return steps
 
 
-def step_at(code: CodeType, offset: int, python_module: str, runs: Any = None) -> Step:
-    """The step of a frame, or a call, that is at this instruction."""
-    return Step(_torch.Spot(code, offset, python_module), runs, roots.mark_of_function(code, offset))
+def step_at(code: CodeType, offset: int, python_module: str, runs: Any = None, graph_module: Any = None) -> Step:
+    """The step of a frame, or a call, that is at this instruction. `graph_module`: whose graph the code is made from."""
+    return Step(_torch.Spot(code, offset, python_module, graph_module), runs, roots.mark_of_function(code, offset))
 
 
 lifetimes.objects.listen(frames.forget)
@@ -150,8 +153,8 @@ def path_of(steps: list[Step]) -> Path:
     """
     modules = _torch.modules_of(steps)
     borrows = name_running(modules, any(step.spot.lends for step in steps))
-    places, source, in_model = _torch.path_of(steps)
-    return Path(places, modules, source, in_model and not borrows)
+    places, source, traced, in_model = _torch.path_of(steps)
+    return Path(places, modules, source, traced, in_model and not borrows)
 
 
 def name_running(modules: list[Any], lends: bool) -> bool:
@@ -220,6 +223,7 @@ RULES = PlaceRules(
     compiler=port.EVAL_FRAME,
     torch_folder=frames.encodable(_TORCH),
     checkpoint_file=frames.encodable(_CHECKPOINT_FILE),
+    graph_file=traced_places.GRAPH_FILE,
     lock=_lock,
     tell_deaths=lifetimes.tell,
     name_running=name_running,
@@ -234,7 +238,8 @@ RULES = PlaceRules(
     shape_of=models.shape_of,
     hash=frames.hash_bytes,
     is_machinery=is_machinery,
-    file_of=frames.file_of,
+    traced_place=traced_places.traced_place,
+    file_of=traced_places.file_of,
     position_of=frames.position_of,
     line_of=frames.line_of,
     name_of_module=frames.name_of_module,

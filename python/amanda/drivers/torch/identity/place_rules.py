@@ -35,6 +35,7 @@ class PlaceRules:
     compiler: str  # the module that has the class of torch.compile's wrappers, if it is imported
     torch_folder: str
     checkpoint_file: str
+    graph_file: str  # how the names of files with code of torch.fx graphs begin
 
     # Questions. While they are asked, this thread has the lock, and nothing is recorded or seen.
     lock: Any
@@ -49,6 +50,8 @@ class PlaceRules:
     watch_exchanges: Callable[[], None]  # before tensors get numbers
     settle_buffers: Callable[[Any], None]  # of a registered module
     shape_of: Callable[[Any], tuple[int, ...] | None]  # of a parameter of another class
+
+    traced_place: Callable[[Any, CodeType, int], tuple[str, str, bool]]  # of a line of a graph's code
 
     # Texts.
     hash: Callable[[bytes], Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
@@ -35,18 +36,25 @@ class Places:
 
     def _path(self, traced: tuple[capture.Traced, ...]) -> call_path.Path:
         if traced not in self._paths:
-            steps = [step for each in traced if (step := self._step(each)) is not None]
+            steps = [step for i, each in enumerate(traced) if (step := self._step(each, traced[i + 1 :])) is not None]
             self._paths[traced] = call_path.path_of([*steps, *self._callers])
         return self._paths[traced]
 
-    def _step(self, traced: capture.Traced) -> call_path.Step | None:
+    def _step(self, traced: capture.Traced, around: Sequence[capture.Traced]) -> call_path.Step | None:
         code, offset, python_module, runs, _ = traced
         module = None
         if runs is not None:
             module = self._instance.module(runs)
             if module is None:
                 return None
-        return call_path.step_at(code, offset, python_module, module)
+        return call_path.step_at(code, offset, python_module, module, self._module_around(around))
+
+    def _module_around(self, around: Sequence[capture.Traced]) -> Any:
+        """The innermost module that runs around a step, whose code may be made from the module's graph."""
+        for each in around:
+            if each.runs is not None:
+                return self._instance.module(each.runs)
+        return next((step.runs for step in self._callers if step.runs is not None), None)
 
     def _operand(self, origin: Origin) -> tuple[int, Any, bool]:
         tensor = origin.tensor
