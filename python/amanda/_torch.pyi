@@ -24,7 +24,7 @@ class OwnWork:
     def __init__(self) -> None: ...
 class Spot:
     """An instruction that a frame is at."""
-    def __init__(self, code: typing.Any, offset: typing.SupportsInt | typing.SupportsIndex, python_module: typing.Any) -> None: ...
+    def __init__(self, code: typing.Any, offset: typing.SupportsInt | typing.SupportsIndex, python_module: typing.Any, graph_module: typing.Any = None) -> None: ...
     @property
     def lends(self) -> bool:
         """Does it call a module with other tensors than its own?"""
@@ -76,8 +76,8 @@ def held(module: typing.Any, kind: str) -> list:
     """Names and values of a module's own `_parameters`, `_buffers` or `_modules` that are not None."""
 def home_name(module: typing.Any) -> typing.Any:
     """The name that a module has where it is called directly, or None."""
-def identify(path: str, modules: list, name_hash: typing.SupportsInt | typing.SupportsIndex, tensors: collections.abc.Sequence, recomputing: bool) -> tuple:
-    """The id of an operator on a path, and the path of the innermost module. `tensors`: for each tensor operand: (position, tensor or None, does it count as a parameter by its type)."""
+def identify(path: str, modules: list, traced: tuple[str, typing.SupportsInt | typing.SupportsIndex], name_hash: typing.SupportsInt | typing.SupportsIndex, tensors: collections.abc.Sequence, recomputing: bool) -> tuple:
+    """The id of an operator on a path, and the path of its module: `traced` is its name in a running module, and the number of that one, innermost first. `tensors`: for each tensor operand: (position, tensor or None, does it count as a parameter by its type)."""
 def install(error: typing.Any, name_parameter: typing.Any, recomputing: typing.Any, engine: typing.Any, unwrap: typing.Any, set_compiler: typing.Any) -> None:
     """Connects the driver with Python; called once, by the package."""
 def install_errors(is_programs: typing.Any, methods: typing.Any) -> None:
@@ -107,7 +107,7 @@ def number_of(tensor: torch.Tensor) -> int:
 def parameters_text(parts: list) -> str:
     """The names and shapes of all parameters of named parts, as Python shows them."""
 def path_of(steps: list) -> tuple:
-    """The places of the steps up to their root, as the text of a tuple, the source line, and whether steps outside the outermost module do not change them. The modules have names."""
+    """The places of the steps up to their root, as the text of a tuple; the source line; what identify() calls `traced`; and whether steps outside the outermost module do not change the places. The modules have names."""
 def raw_place(args: typing.Any, positions: tuple) -> tuple[int, int]:
     """The epoch, and a hash that holds in it: of this thread's Python frames, and of which objects are in these positions."""
 def record_callbacks() -> int:

@@ -14,19 +14,16 @@ namespace amanda::python {
 
 /// The module that an operator of a torch.fx graph was traced in.
 struct TracedModule {
-  std::string_view name;  // in the running module; empty: that one itself
-  size_t running =
-      0;  // how many running modules are further inside: those of regions, such as the branches of torch.cond
+  std::string_view name;  // in the running module; empty if it is that one itself
+  size_t running = 0;  // the number of that one, innermost first: regions, as those of torch.cond, are further inside
 };
 
 /// A step as a part of a path. The texts and the mark must outlive the path.
 struct PathStep {
-  std::string_view text;    // of its place, or of the name of the module that it runs
-  std::string_view source;  // the line; empty if it is in torch or Amanda
-  // Of a torch.fx graph's code: the module that the operator was traced in, in the one that runs; and does the operator
-  // run another graph of the same trace?
-  std::string_view traced;
-  bool runs_region = false;
+  std::string_view text;     // of its place, or of the name of the module that it runs
+  std::string_view source;   // the line; empty if it is in torch or Amanda
+  std::string_view traced;   // a TracedModule's name; empty if it is no graph's code
+  bool runs_region = false;  // the operator runs another graph of the same trace
   bool is_checkpoint = false, is_machinery = false;
   bool runs = false, has_state = false;  // a module; one with parameters or buffers
   pybind11::handle mark;                 // the place of a roots.Mark, or null

@@ -57,8 +57,8 @@ functorch_is_active = _get("_C._are_functorch_transforms_active")
 HigherOrderOperator = _get("_ops.HigherOrderOperator")
 higher_order_operators = _get("_ops._higher_order_ops")
 
-# The module that runs a torch.fx graph as code, how the name of such code's file begins, and what has its lines: the
-# number of the node of each line of the function, and the line before the function.
+# The module that runs a torch.fx graph as code, and how the name of such code's file begins. It has the number of the
+# node of each line of the function, and the line before the function.
 GraphModule = _get("fx.GraphModule")
 GRAPH_FILE = "<eval_with_key>"
 _NODES_OF_LINES, _LINES_BEFORE = "_lineno_map", "_prologue_start"
