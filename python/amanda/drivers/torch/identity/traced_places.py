@@ -28,9 +28,9 @@ _known: dict[int, list[tuple[str, str, bool]]] = {}  # for each node of a graph,
 
 
 def traced_place(graph_module: Any, code: CodeType, line: int) -> tuple[str, str, bool]:
-    """The module and the source line that a line of a graph's code was traced from; "" for what is not known. Third: does
-    it run a region, which is a graph of the same trace?
+    """The module and the source line that a line of a graph's code was traced from; "" for what is not known.
 
+    The third item is true if the line runs a region, which is a graph of the same trace.
     The module's name is relative to the module that was traced, in regions, too. Once the code has died, `forget` must be
     called before this is called again.
     """
