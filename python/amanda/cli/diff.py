@@ -19,6 +19,7 @@ from typing import Any
 from amanda.cli import compiled_code, program_arguments, program_end, statuses
 from amanda.cli.command import Command, Job, run_under
 from amanda.cli.command_output import Report, program_failed
+from amanda.cli.exported_program import SUFFIX
 from amanda.cli.live_table import live
 from amanda.cli.program import Program
 from amanda.cli.sudden_end import before_sudden_end
@@ -40,8 +41,9 @@ class Diff(Command):
     name = "diff"
     description = (
         "Records what every operator of a program returns, and compares another run with it: a.py and then "
-        "b.py, or --record a folder, and later --against it; or two such folders. Or compares an ONNX file with "
-        "the program whose model was exported: --against-onnx. Each result that differs is replaced by the "
+        "b.py, or --record a folder, and later --against it; or two such folders. Or compares a file with the program "
+        "whose model was exported: a .pt2 file in place of b.py, or an ONNX file, --against-onnx. Each result that "
+        "differs is replaced by the "
         "reference's, so that only causes are listed. The exit status is 0 if nothing differs, 1 if something does, 2 "
         "for mistakes in the command line or the record, 3 if the program that is recorded fails, 4 if nothing differs in "
         "what was compared and a part was not compared, or with --record and --strict if a part was not recorded, and 5 if "
@@ -99,9 +101,30 @@ class Diff(Command):
                 raise ValueError("expected two scripts; or --record or --against, and a script")
             if all(map(is_record, given.program)) and len(given.program) == 2:
                 return functools.partial(program_end.leave, compare_records(given))
+            if (pair := _with_file(given.program)) is not None:
+                return _compare_file(*pair, given)
             other = given.program.pop(0)
         run(program_arguments.required(given), other, given)
         return lambda: None
+
+
+def _with_file(programs: list[str]) -> tuple[str, str] | None:
+    """A script and a file of torch.export, in either order; None if the first two are something else."""
+    files = [name for name in programs[:2] if name.endswith(SUFFIX)]
+    scripts = [name for name in programs[:2] if not name.endswith(SUFFIX)]
+    return (scripts[0], files[0]) if files and scripts else None
+
+
+def _compare_file(script: str, path: str, given: argparse.Namespace) -> Job:
+    from amanda.cli import exported_diff  # here: it needs torch
+
+    files = _checked(given)
+    given.program = [script, *given.program[2:]]
+
+    def report(diff: CausalDiff, title: str, made: Report, agreement: str) -> None:
+        _report(diff, title, files, given.top, made, agreement)
+
+    return exported_diff.job(program_arguments.required(given), path, given, report, COMPARED_FAILED)
 
 
 def run(program: Program, other: str | None, given: argparse.Namespace) -> None:
@@ -226,8 +249,11 @@ def _compare(
     run_under(tool, program, given, report, coverage=True, shown=live(shown), failed=failed)()
 
 
-def _report(diff: Differences, title: str, files: Mapping[str, str], top: int | None, made: Report) -> None:
-    rows, summary = diff.rows(), diff.summary
+def _report(
+    diff: Differences, title: str, files: Mapping[str, str], top: int | None, made: Report, agreement: str = ""
+) -> None:
+    """`agreement`: a sentence in place of the rows."""
+    rows, summary = ([], agreement) if agreement else (diff.rows(), diff.summary)
     with made.part("print the table"):
         found = f"\n{diff.answer()}\n\n{diff.table('change', top=top)}" if rows else ""
         print(f"{found}\n{summary}", flush=True)
@@ -244,5 +270,5 @@ def _report(diff: Differences, title: str, files: Mapping[str, str], top: int | 
     if diff.damage:
         program_end.tell(f"amanda diff: error: {diff.damage}")
         made.status = statuses.USAGE
-    elif made.status is None:
+    elif made.status is None and not agreement:
         made.status = statuses.FOUND if rows else statuses.NOT_LOOKED_AT if diff.not_compared else None

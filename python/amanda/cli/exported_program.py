@@ -29,12 +29,7 @@ class ExportedProgram:
         if given.runs < 1:
             raise ValueError(f"argument --runs: expected a positive number, got {given.runs}")
         arrays = None if given.inputs is None else _read(given.inputs)
-        import torch  # here: other programs need not have it
-
-        try:
-            exported = torch.export.load(path)
-        except Exception as error:  # PyTorch's own: of another version, damaged, with operators that are not registered
-            raise ValueError(f"torch.export.load can't load {path!r}: {type(error).__name__}: {error}") from error
+        exported = loaded(path)
         self._runs: int = given.runs
         self._args, self._kwargs = _inputs(exported, arrays, path)
         self._model = exported.module()
@@ -46,6 +41,17 @@ class ExportedProgram:
         with torch.no_grad():
             for _ in range(self._runs):
                 self._model(*self._args, **self._kwargs)
+
+
+def loaded(path: str) -> Any:
+    """The exported program in a file. Raises as `ExportedProgram`."""
+    _check(path)
+    import torch  # here: other programs need not have it
+
+    try:
+        return torch.export.load(path)
+    except Exception as error:  # PyTorch's own: of another version, damaged, with operators that are not registered
+        raise ValueError(f"torch.export.load can't load {path!r}: {type(error).__name__}: {error}") from error
 
 
 def _check(path: str) -> None:

@@ -265,9 +265,14 @@ _WITH_KEYWORDS = _get("nn.modules.module._global_forward_hooks_with_kwargs")
 
 
 def after_all_modules(hook: Callable[[Any, Any, dict[str, Any], Any], None]) -> Callable[[], None]:
-    """Calls `hook(module, arguments, keywords, result)` after each call of a module, with None as the result of one that
-    raised. Returns a function that ends this."""
-    handle = torch_module.register_module_forward_hook(hook, with_kwargs=True, always_call=True)
+    """Calls `hook(module, arguments, keywords, result)` after each call of a module, without keywords and with None as the
+    result where the call raised. Returns a function that ends this."""
+
+    def after(module: Any, arguments: Any, *rest: Any) -> None:
+        keywords, result = rest if len(rest) > 1 else ({}, rest[0])  # PyTorch gives no keywords of a call that raised
+        hook(module, arguments, keywords, result)
+
+    handle = torch_module.register_module_forward_hook(after, with_kwargs=True, always_call=True)
 
     def end() -> None:
         handle.remove()

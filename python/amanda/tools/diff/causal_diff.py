@@ -46,6 +46,7 @@ class CausalDiff(Differences, Watching):
         float64: runs once more each operator that is a cause, although it got the same inputs as in the reference. This
             run has float64 copies of the inputs. Rows have the distances of both results from its result, in units of
             the last place. The inputs of all operators are copied. Operators that draw random numbers are left out.
+        lines: see `Recorder`.
         progress: a bar on standard error while the record is read, if that is a terminal; see
             `amanda.reports.progress.Progress`.
 
@@ -66,9 +67,10 @@ class CausalDiff(Differences, Watching):
         atol: float | None = None,
         close: bool = False,
         float64: bool = False,
+        lines: bool = True,
         progress: bool = True,
     ) -> None:
-        super().__init__("diff", float64=float64)
+        super().__init__("diff", float64=float64, lines=lines)
         self._tolerances, self._record = tolerances_of(rtol, atol, close), Record(record, progress=progress)
         self.reset()
 

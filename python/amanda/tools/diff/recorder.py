@@ -25,14 +25,16 @@ class Recorder(Watching):
 
     Arguments:
         folder: does not exist, or is empty.
+        lines: whether an operator of a changed program must be at a line with the same text to be matched with one of the
+            record. The comparison must have the same.
 
     Raises:
         FileExistsError: the folder has something in it.
         OSError: it cannot be written; also while the program runs.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        super().__init__("diff")
+    def __init__(self, folder: str | os.PathLike[str], *, lines: bool = True) -> None:
+        super().__init__("diff", lines=lines)
         self._writer = RecordWriter(folder)
         self._stations: dict[tuple[int, int | None], int] = {}  # their numbers, by id
 

@@ -42,9 +42,9 @@ class Watching(Tool):
     needs_eager = "its backward operators can't be compared"
     leaves_compiled_out = True
 
-    def __init__(self, name: str, *, float64: bool = False) -> None:
+    def __init__(self, name: str, *, float64: bool = False, lines: bool = True) -> None:
         super().__init__(name)
-        self._wants_float64 = float64
+        self._wants_float64, self._lines = float64, lines
         self._lock = locks.lock()
         self._numbers: collections.Counter[int] = collections.Counter()  # of runs of forward operators, by id
         self._unreadable: collections.Counter[str] = collections.Counter()  # results that cannot be read, by reason
@@ -84,7 +84,7 @@ class Watching(Tool):
             context.op.name.startswith(_COLLECTIVES) and context.op.__name__ != "wait_tensor"
         ):
             return
-        station = _station(context)
+        station = _station(context, lines=self._lines)
         written = [station.names.index(name) for name in sides.unreturned]
         read = [i for i, name in enumerate(station.names) if name in sides.read or name in sides.changed]
         access = access_to(context.namespace, context.op.__name__)
@@ -105,7 +105,7 @@ class Watching(Tool):
         if _is_compiled(context):
             self._unfollowed += 1
             return  # one for each forward operator, where eager mode has the nodes of autograd
-        station = _station(context)
+        station = _station(context, lines=self._lines)
         if is_leaf:
             context.insert_before_backward_op(
                 self._before_accumulation, grad_outputs=[0], with_run=True, station=station
@@ -190,10 +190,10 @@ def is_early(error: BaseException | None) -> bool:
     return error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0))
 
 
-def _station(context: OpContext) -> Station:
+def _station(context: OpContext, *, lines: bool) -> Station:
     op, backward_op = context.op, context.get_backward_op()
     file, _, line = context.source.rpartition(":")
-    text = linecache.getline(file, int(line)).strip() if line.isdigit() else ""
+    text = linecache.getline(file, int(line)).strip() if lines and line.isdigit() else ""
     names: tuple[str, ...] = ()
     parameters: tuple[tuple[str, ...], ...] = ()
     if backward_op is None:
