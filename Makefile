@@ -90,15 +90,16 @@ setup: .venv/requirements.txt
 	@scripts/setup.sh
 	@touch $@
 
-# Borrows torch, and what else .venv has. A .pth in a .pth'd folder has no effect: the staged package is named again.
+# Its packages, and TensorFlow's, are not compiled to bytecode ahead: it takes as long as all the rest, and few of their
+# modules are imported. It borrows torch, and what else .venv has. A .pth in a .pth'd folder has no effect: the staged
+# package is named again.
 .venv-programs/requirements.txt: tests/programs/requirements.txt | .venv/requirements.txt
 	@echo "[programs] installing tests/programs/requirements.txt into .venv-programs"
 	@$(PYTHON_BIN) -m venv .venv-programs
 	@printf '%s\n' $(SITE) $(CURDIR)/build/stage >$(subst $(CURDIR)/.venv,.venv-programs,$(SITE))/borrowed.pth
-	@.venv-programs/bin/pip install --disable-pip-version-check --quiet --no-deps -r $<
+	@.venv-programs/bin/pip install --disable-pip-version-check --quiet --no-deps --no-compile -r $<
 	@cp $< $@
 
-# Its packages are not compiled to bytecode ahead: it takes as long as all the rest, and few of its modules are imported.
 .venv-tensorflow/requirements.txt: tests/tensorflow/requirements.txt | .venv/requirements.txt
 	@echo "[tensorflow] installing tests/tensorflow/requirements.txt into .venv-tensorflow"
 	@$(PYTHON_BIN) -m venv .venv-tensorflow

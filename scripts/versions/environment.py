@@ -75,7 +75,8 @@ class Environment:
         return folder / "nvidia"
 
     def _install(self, *arguments: object) -> None:
-        _run(self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments)
+        options = ("--quiet", "--disable-pip-version-check", "--no-compile")  # few of the modules are imported
+        _run(self.python, "-m", "pip", "install", *options, *arguments)
 
 
 def interpreter(version: str) -> Path:
