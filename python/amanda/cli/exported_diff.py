@@ -106,13 +106,22 @@ class FirstCall(Tool):
             self._call.close()
 
     def _begin(self, module: Any, arguments: Any) -> None:
+        if _is_compiling():
+            return
         self._running.modules.append(module)
         if self._call is None and type(module).__name__ == self._class:
             outermost = self._running.modules[0]
             path = next((name for name, each in outermost.named_modules() if each is module), "")
-            self._call = _Call(module, path, arguments, self._folder)
+            try:
+                copied = copy.deepcopy(_detached(arguments))
+            except Exception as error:  # the arguments' own
+                self.why_not = f"the arguments can't be copied: {type(error).__name__}: {error}"
+            else:
+                self._call = _Call(module, path, copied, self._folder)
 
     def _end(self, module: Any, arguments: Any, keywords: Mapping[str, Any], result: Any) -> None:
+        if _is_compiling():
+            return
         call = self._call
         if self._running.modules:
             self._running.modules.pop()
@@ -127,8 +136,8 @@ class FirstCall(Tool):
             self._compare(call, keywords, result)
 
     def _compare(self, call: _Call, keywords: Mapping[str, Any], result: Any) -> None:
-        diff = CausalDiff(self._folder, **self._options, lines=False, progress=False)
         try:
+            diff = CausalDiff(self._folder, **self._options, lines=False, progress=False)
             args, kwargs = self._signature.given(call.model, call.arguments, keywords)
             with disabled():
                 outputs = self._run(self._exported, call, copy.deepcopy(args), copy.deepcopy(_detached(kwargs)))
@@ -149,6 +158,13 @@ class FirstCall(Tool):
         with torch.random.fork_rng(), torch.no_grad():
             torch.set_rng_state(call.random_state)
             return model(*args, **kwargs)
+
+
+def _is_compiling() -> bool:
+    """True while Dynamo traces the program, into which it would compile what hooks do."""
+    import torch
+
+    return bool(torch.compiler.is_compiling())
 
 
 class _Running(threading.local):
@@ -221,8 +237,7 @@ class _Call:
     def __init__(self, model: Any, path: str, arguments: Any, folder: str) -> None:
         import torch
 
-        self.model, self.path = model, path
-        self.arguments = copy.deepcopy(_detached(arguments))
+        self.model, self.path, self.arguments = model, path, arguments
         self.random_state = torch.get_rng_state()
         self._recorder, self._writes = Recorder(folder, lines=False), _Writes()
         self._scope = apply(self._recorder, self._writes)

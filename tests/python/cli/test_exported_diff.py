@@ -206,3 +206,18 @@ def test_a_call_that_fails_is_the_programs_error(compared):
 
     calls = compared(program, model, torch.ones(2))
     assert calls.why_not == "the call of Fails has failed, or returned nothing"
+
+
+class Guarded:
+    """Cannot be copied."""
+
+    def __deepcopy__(self, memo):
+        raise LookupError("mine")
+
+
+def test_arguments_that_cannot_be_copied_leave_the_program_as_it_is(compared):
+    net, found = Net(), []
+    net.forward, forward = lambda x, guard=None: forward(x), net.forward
+    calls = compared(lambda: found.append(net(x, Guarded())), Net(), x)
+    assert torch.equal(found[0], forward(x))
+    assert calls.why_not == "the arguments can't be copied: LookupError: mine"
