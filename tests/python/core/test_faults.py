@@ -19,8 +19,8 @@ class Own(Exception):
     pass
 
 
-def slow(*values):
-    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+def long(*values):
+    return [pytest.param(value, marks=pytest.mark.long) for value in values]
 
 
 def torchs_own(call):
@@ -182,7 +182,7 @@ def test_a_fault_in_a_forward_operator(point, where):
     fail_in_forward(point, {}, where, ["relu", "relu_"], {"Exception": FAULTS["Exception"]})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("where", SURROUNDINGS)
 @pytest.mark.parametrize(("point", "options"), FORWARD, ids=str)
 def test_each_fault_in_each_forward_operator(point, options, where):
@@ -229,7 +229,7 @@ def test_a_fault_in_a_backward_operator(point, node):
     fail_in_backward(point, node, "nothing", {"Exception": FAULTS["Exception"]})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["nothing", "autocast", "a function mode", "another scope", "no cache"])
 @pytest.mark.parametrize(("point", "node"), NODES)
 def test_each_fault_in_a_backward_operator(point, node, where):
@@ -337,7 +337,7 @@ def deep(x, depth):
     return torch.utils.checkpoint.checkpoint(deep, x, depth - 1, use_reentrant=True)
 
 
-@pytest.mark.parametrize("kind", [Own, *slow(KeyboardInterrupt, MemoryError, SystemExit, RuntimeError)])
+@pytest.mark.parametrize("kind", [Own, *long(KeyboardInterrupt, MemoryError, SystemExit, RuntimeError)])
 @pytest.mark.parametrize("point", ["analysis", "before", "replace", "after"])
 def test_a_fault_on_a_thread_of_the_engine(point, kind):
     state, seen = thread_state(), []
@@ -453,9 +453,9 @@ def training(fail_at=None, tool=None, fault=None):
     return bits([net.state_dict(), optimizer.state_dict()])
 
 
-@pytest.mark.parametrize("kind", [Own, *slow(KeyboardInterrupt)])
+@pytest.mark.parametrize("kind", [Own, *long(KeyboardInterrupt)])
 @pytest.mark.parametrize(
-    "ops", ["relu_", *(pytest.param(op, marks=pytest.mark.slow) for op in ("linear", "batch_norm", "dropout"))]
+    "ops", ["relu_", *(pytest.param(op, marks=pytest.mark.long) for op in ("linear", "batch_norm", "dropout"))]
 )
 @pytest.mark.parametrize(
     ("point", "options", "node"),
@@ -474,7 +474,7 @@ def test_training_goes_on_as_if_nothing_had_happened(point, options, node, ops, 
 
 
 @pytest.mark.parametrize(
-    "fault", ["Exception", *slow("MemoryError", "wrong shapes", "out of memory", "RecursionError")]
+    "fault", ["Exception", *long("MemoryError", "wrong shapes", "out of memory", "RecursionError")]
 )
 @pytest.mark.parametrize(
     ("point", "options", "node"),

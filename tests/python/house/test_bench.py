@@ -39,7 +39,7 @@ def test_a_quick_run_of_some_rows():
     assert "tools.profile" not in quick_run("--rows", *SOME)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_quick_run_reports_every_row(report):
     assert set(report.NAMES) <= set(quick_run())
 

@@ -8,7 +8,7 @@ from repository import ROOT
 LINES = ["dense, eager", "pruned, eager", "pruned, compiled", "fine-tuned, compiled", "fine-tuned, eager"]
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
 def test_a_network_pruned_eagerly_is_fine_tuned_compiled(preloaded, tmp_path, backend):
     example = ROOT / "examples" / "python" / "prune_compiled.py"
     done = preloaded.run(str(example), backend, folder=tmp_path)

@@ -31,7 +31,7 @@ OTHER_CODE_WHEN_COMPILED = {zoo.gpt2}  # it asks is_compiling()
 # What eager mode runs to make a tensor of Python's numbers: a compiled program holds the tensor.
 CONSTANTS = {"empty", "to", "detach_"}
 MAKERS = [compiled_zoo.mlp, compiled_zoo.attention, compiled_zoo.convnet, zoo.bert, zoo.gpt2, zoo.resnet]
-LONG = {zoo.gpt2, zoo.resnet}
+LONG = {compiled_zoo.attention, zoo.bert, zoo.gpt2, zoo.resnet}
 MODELS = [
     pytest.param(make, id=make.__name__, marks=pytest.mark.long if make in LONG else pytest.mark.slow)
     for make in MAKERS

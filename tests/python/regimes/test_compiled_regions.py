@@ -238,7 +238,14 @@ def triples_after():
     return triples_gradients("insert_after_backward_op")
 
 
-@pytest.mark.parametrize("tool", [doubles_relu, replaces_relu, masks_weights, triples_before, triples_after])
+@pytest.mark.parametrize(
+    "tool",
+    [
+        doubles_relu,
+        triples_before,
+        *(pytest.param(tool, marks=pytest.mark.long) for tool in (replaces_relu, masks_weights, triples_after)),
+    ],
+)
 @each
 def test_an_edit_is_the_one_that_eager_mode_makes(make, tool):
     step, eager = Trained(make), Trained(make)

@@ -85,8 +85,7 @@ destroy_group()
     ("how", "count", "reads"),
     [
         ("ddp", 2, "aten::linear"),
-        pytest.param("ddp", 4, "aten::linear", marks=pytest.mark.long),
-        pytest.param("fsdp", 4, "aten::linear", marks=pytest.mark.slow),
+        *(pytest.param(how, 4, "aten::linear", marks=pytest.mark.long) for how in ("ddp", "fsdp")),
     ],
 )
 def test_rows_and_traces_of_all_ranks(ranks, tmp_path, how, count, reads):

@@ -471,7 +471,7 @@ def test_inputs_that_cannot_be_read_are_skipped():
 # ---- the example -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_examples_network_reads_with_half_of_its_channels(run_example):
     printed = run_example("prune_channels.py")
     shares = re.findall(r"^(\d.*?) +(\d+\.\d)%$", printed, flags=re.MULTILINE)

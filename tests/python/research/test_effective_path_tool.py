@@ -105,7 +105,7 @@ def test_a_greater_theta_only_adds():
 # ---- the example -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_example_tells_adversarial_images_from_others(run_example):
     printed = run_example("detect_adversarial.py")
     assert float(re.search(r"^accuracy (.*)%$", printed, re.MULTILINE)[1]) > 93

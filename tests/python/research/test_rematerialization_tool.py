@@ -74,7 +74,7 @@ def test_it_takes_no_more_memory_than_checkpointing_does():
 # ---- the example -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_example_trains_the_same_in_each_budget(run_example):
     printed = run_example("train_in_less_memory.py")
     lines = re.findall(

@@ -510,13 +510,13 @@ def test_a_second_of_programs_that_are_disturbed():
 @pytest.mark.filterwarnings(FORKED)
 @pytest.mark.parametrize("count", [1, 3])
 def test_programs_that_are_disturbed(count):
-    seeds_for_seconds(8, lambda seed: check_disturbed(seed, count), first=2000)
+    seeds_for_seconds(3, lambda seed: check_disturbed(seed, count), first=2000)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings(FORKED)
 def test_tasks_that_are_disturbed():
-    seeds_for_seconds(8, check_tasks, first=3000)
+    seeds_for_seconds(3, check_tasks, first=3000)
 
 
 # ---- stress ----------------------------------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ QUICK = ["a graph alive, and the scope open", "several daemon threads, one scope
 
 
 @pytest.mark.parametrize(
-    "ending", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in ENDINGS]
+    "ending", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in ENDINGS]
 )
 def test_the_end_is_silent(ending):
     code = PRELUDE + textwrap.dedent(ENDINGS[ending])

@@ -442,7 +442,7 @@ def test_the_default_is_torchs_for_x86():
 # ---- the example -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_example_shows_what_int8_costs_and_gains(run_example):
     printed = run_example("int8_inference.py")
     rows = re.findall(r"^(\w[\w, ]+?)  +(\d\.\d+) +\d\.\d+ +\d\.\d+ +(\d+\.\d)", printed, flags=re.MULTILINE)

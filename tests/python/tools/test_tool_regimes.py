@@ -17,7 +17,7 @@ FOUND = page.cells_of(TEXT)
 # Tools that look, edit, and find something: the others are slow.
 QUICK = {"ActivationPruning", "NaNSentinel", "Profile"}
 CELLS = [
-    pytest.param(tool, regime, marks=[] if tool in QUICK else pytest.mark.slow)
+    pytest.param(tool, regime, marks=[] if tool in QUICK else pytest.mark.long)
     for tool, regime in FOUND
     if regime in REGIMES
 ]

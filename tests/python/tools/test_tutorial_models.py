@@ -24,7 +24,7 @@ from amanda.tools.quantization import DynamicQuantization, FakeQuantization, Sta
 from amanda.tools.rewriting import SubgraphRewriting
 from amanda.tools.statistics import OpStatistics
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]  # the tensors are small
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_thread")]  # the tensors are small
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 99}
 IMAGES, TEXTS = {"pixel_values": (4, 3, 32, 32)}, {"input_ids": (4, 12)}

@@ -4,7 +4,7 @@ import amanda
 import pytest
 import torch
 
-BACKENDS = ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
+BACKENDS = ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)]
 
 
 class Keep(amanda.Tool):

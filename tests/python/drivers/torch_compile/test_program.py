@@ -211,8 +211,11 @@ CONSTANTS = {"aten::empty.memory_format", "aten::to.device", "aten::detach_"}
 @pytest.mark.parametrize(
     "name",
     [
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("t5", "resnet", "distilbert", "convnext")),
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("vit", "llama", "opt", "gemma", "whisper")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("t5", "convnext")),
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("vit", "llama", "opt", "gemma", "whisper", "resnet", "distilbert")
+        ),
     ],
 )
 def test_more_models_have_the_operators_of_eager_mode(name):

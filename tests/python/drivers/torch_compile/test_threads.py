@@ -91,7 +91,7 @@ def functions():
     return [first, second, broken]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_threads_with_edits_of_their_own_and_threads_without_any(often_switched):
     x = torch.linspace(-2, 2, 12).reshape(3, 4)
     for _ in range(4):

@@ -116,7 +116,7 @@ def test_the_trace_of_operators(tmp_path):
     _check_nesting(slices)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_example_profiles_the_encoder(run_example):
     printed = run_example("profile_kernels.py")
     assert all(phase in printed for phase in ("forward", "backward", "optimizer"))
