@@ -251,9 +251,9 @@ class _Call:
             self._recorder.close()
 
     def wrote_to(self, keywords: Mapping[str, Any]) -> bool:
-        from torch.utils import _pytree as pytree
+        from amanda.toolkit.torch import tree_leaves
 
-        return any(_memory(leaf) in self._writes.memory for leaf in pytree.tree_leaves(keywords))
+        return any(_memory(leaf) in self._writes.memory for leaf in tree_leaves(keywords))
 
 
 class _Writes(Tool):
@@ -281,19 +281,19 @@ def _memory(value: Any) -> int | None:
 def _detached(arguments: Any) -> Any:
     """Tensors of graphs can't be copied."""
     import torch
-    from torch.utils import _pytree as pytree
 
-    return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, arguments)
+    from amanda.toolkit.torch import tree_map_only
+
+    return tree_map_only(torch.Tensor, torch.Tensor.detach, arguments)
 
 
 def _are_equal(outputs: Any, others: Any) -> bool:
     """True if all tensors in them are, bit for bit."""
     import torch
-    from torch.utils import _pytree as pytree
 
-    tensors = [
-        [leaf for leaf in pytree.tree_leaves(each) if isinstance(leaf, torch.Tensor)] for each in (outputs, others)
-    ]
+    from amanda.toolkit.torch import tree_leaves
+
+    tensors = [[leaf for leaf in tree_leaves(each) if isinstance(leaf, torch.Tensor)] for each in (outputs, others)]
     return 0 < len(tensors[0]) == len(tensors[1]) and all(map(torch.equal, *tensors))
 
 

@@ -94,7 +94,8 @@ def _read(path: str) -> dict[str, Any]:
 def _inputs(exported: Any, arrays: Mapping[str, Any] | None, path: str) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """The model's arguments and keyword arguments: the example's, which the file has, with arrays in their places."""
     from torch.export.graph_signature import InputKind
-    from torch.utils import _pytree as pytree
+
+    from amanda.toolkit.torch import tree_leaves, tree_unflatten
 
     specs = exported.graph_signature.input_specs
     names = [spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT]
@@ -103,8 +104,8 @@ def _inputs(exported: Any, arrays: Mapping[str, Any] | None, path: str) -> tuple
         if example is None:
             raise ValueError(f"{path!r} has no example inputs: give it --inputs FILE.npz with {_listed(names)}")
         return example  # type: ignore[no-any-return]
-    leaves = _placed(arrays, names, [None] * len(names) if example is None else pytree.tree_leaves(example))
-    args, kwargs = pytree.tree_unflatten(leaves, exported.call_spec.in_spec)
+    leaves = _placed(arrays, names, [None] * len(names) if example is None else tree_leaves(example))
+    args, kwargs = tree_unflatten(leaves, exported.call_spec.in_spec)
     return args, kwargs
 
 

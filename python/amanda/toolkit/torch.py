@@ -46,7 +46,9 @@ from amanda.drivers.torch.port import (
     parse_schema,
     running_leaf,
     saved_tensor_hooks,
+    tree_leaves,
     tree_map_only,
+    tree_unflatten,
 )
 
 __all__ = [
@@ -87,6 +89,8 @@ __all__ = [
     "running_leaf",
     "running_modules",
     "saved_tensor_hooks",
+    "tree_leaves",
     "tree_map_only",
+    "tree_unflatten",
     "undeclared_writes",
 ]

@@ -55,6 +55,12 @@ def test_the_page_on_durations_runs_from_top_to_bottom():
     run_page("durations.md")
 
 
+def test_the_page_on_files_of_models_writes_inputs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_page("model_files.md")
+    assert (tmp_path / "x.npz").exists()
+
+
 def test_the_page_for_users_of_other_tools_runs_and_prints_what_it_shows():
     page = ROOT / "docs" / "migrating.md"
     assert page_outputs.rewritten(page) == page.read_text(), f"run: python tests/python/support/page_outputs.py {page}"

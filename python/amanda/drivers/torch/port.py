@@ -112,7 +112,9 @@ _get("autograd.forward_ad._current_level")
 disabled_torch_function = _get("_C._disabled_torch_function_impl")  # a __torch_function__ that does nothing
 make_wrapper = _get("Tensor._make_wrapper_subclass")
 TensorBase = _get("_C.TensorBase")  # has the attributes of tensors as no subclass overrides them
+tree_leaves = _get("utils._pytree.tree_leaves")
 tree_map_only = _get("utils._pytree.tree_map_only")
+tree_unflatten = _get("utils._pytree.tree_unflatten")
 
 # Attributes that the driver and tools name where they have the objects.
 names.attributes("torch", "nn.Module", "_apply", "_buffers", "_modules", "_parameters")
