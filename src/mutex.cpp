@@ -11,6 +11,7 @@ namespace amanda {
 
 /// All mutexes, and the steps of a fork with them.
 struct MutexesAtFork {
+  static bool holds_all() { return locked; }
   static MutexesAtFork& get() {
     static auto* all = new MutexesAtFork;  // leaked: there are mutexes in other static objects
     return *all;
@@ -89,5 +90,7 @@ Mutex::Mutex(void (*in_child)(void*), void* owner) : in_child_(in_child), owner_
   MutexesAtFork::get().add(*this);
 }
 Mutex::~Mutex() { MutexesAtFork::get().remove(*this); }
+
+bool Mutex::all_held_here() { return MutexesAtFork::holds_all(); }
 
 }  // namespace amanda

@@ -14,6 +14,7 @@
 #include "amanda/torch.h"
 #include "base/node_types.h"
 #include "base/python_hooks.h"
+#include "coverage/callbacks.h"
 #include "coverage/python_threads.h"
 #include "thread/engine_threads.h"
 #include "thread/guards.h"
@@ -83,7 +84,7 @@ struct Thread {
   }
   void add_callback();
   void remove_callback() {
-    if (has_callback()) at::removeCallback(*callback);
+    if (has_callback()) remove_callback_here(*callback);
   }
 
   std::vector<Open> open;
@@ -210,7 +211,7 @@ void end(const at::RecordFunction&, at::ObserverContext* context) {
 
 void Thread::add_callback() {
   if (has_callback()) return;
-  callback = at::addThreadLocalCallback(at::RecordFunctionCallback(&begin, &end).scopes({at::RecordScope::FUNCTION}));
+  callback = add_callback_here(at::RecordFunctionCallback(&begin, &end).scopes({at::RecordScope::FUNCTION}));
 }
 
 std::unique_ptr<at::ObserverContext> count_elsewhere(const at::RecordFunction& function) {
@@ -226,11 +227,11 @@ std::unique_ptr<at::ObserverContext> count_elsewhere(const at::RecordFunction& f
 void Everywhere::change_callback() {
   if (callback.has_value() == !open.empty()) return;
   if (callback) {
-    at::removeCallback(*callback);
+    remove_callback_everywhere(*callback);
     callback.reset();
     return;
   }
-  callback = at::addGlobalCallback(at::RecordFunctionCallback(&count_elsewhere).scopes({at::RecordScope::FUNCTION}));
+  callback = add_callback_everywhere(at::RecordFunctionCallback(&count_elsewhere).scopes({at::RecordScope::FUNCTION}));
 }
 
 Thread::~Thread() {

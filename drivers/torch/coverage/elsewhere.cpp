@@ -13,6 +13,7 @@
 #include "amanda/base/leaked.h"
 #include "amanda/base/mutex.h"
 #include "base/op_types.h"
+#include "coverage/callbacks.h"
 #include "coverage/coverage_counter.h"
 #include "thread/keys.h"
 #include "thread/tracing.h"
@@ -38,9 +39,10 @@ struct Waiting {
     const bool needed = std::any_of(entries.begin(), entries.end(), [](const Entry& entry) { return entry.waits; });
     if (needed == callback.has_value()) return;
     if (needed) {
-      callback = at::addGlobalCallback(at::RecordFunctionCallback(&note_anywhere).scopes({at::RecordScope::FUNCTION}));
+      callback =
+          add_callback_everywhere(at::RecordFunctionCallback(&note_anywhere).scopes({at::RecordScope::FUNCTION}));
     } else {
-      at::removeCallback(*std::exchange(callback, std::nullopt));
+      remove_callback_everywhere(*std::exchange(callback, std::nullopt));
     }
   }
   void settle(const std::string& op, const void* thread) {

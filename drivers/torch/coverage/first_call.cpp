@@ -10,6 +10,7 @@
 
 #include "amanda/base/per_thread.h"
 #include "base/op_types.h"
+#include "coverage/callbacks.h"
 #include "coverage/elsewhere.h"
 #include "thread/keys.h"
 #include "thread/tracing.h"
@@ -58,9 +59,9 @@ void FirstCall::changed() const {
                                                  [](const Awaiting& awaiting) { return !awaiting.called; });
   const std::optional<at::CallbackHandle> callback = callback_here();
   if (needed && !callback) {
-    at::addThreadLocalCallback(at::RecordFunctionCallback(&note_call).scopes({at::RecordScope::FUNCTION}));
+    add_callback_here(at::RecordFunctionCallback(&note_call).scopes({at::RecordScope::FUNCTION}));
   } else if (!needed && callback) {
-    at::removeCallback(*callback);
+    remove_callback_here(*callback);
   }
 }
 
@@ -73,7 +74,7 @@ std::unique_ptr<at::ObserverContext> note_call(const at::RecordFunction& functio
   if (!belongs_to_backward() && thread_keys().unobserved == 0) {
     for (FirstCall::Awaiting& awaiting : here.entries) awaiting.called = true;
   }
-  if (const auto callback = callback_here()) at::removeCallback(*callback);
+  if (const auto callback = callback_here()) remove_callback_here(*callback);
   return nullptr;
 }
 

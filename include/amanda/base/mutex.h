@@ -26,6 +26,8 @@ class Mutex : NoCopy {
   void unlock() { mutex_.unlock(); }
   /// For condition variables: the mutex inside.
   std::mutex& native() { return mutex_; }
+  /// True on a thread that forks, as long as it holds every Mutex: in handlers of the fork.
+  static bool all_held_here();
 
  private:
   friend struct MutexesAtFork;

@@ -1,0 +1,55 @@
+#include "coverage/callbacks.h"
+
+#include <mutex>
+
+#include "amanda/base/leaked.h"
+#include "amanda/base/mutex.h"
+#include "amanda/base/no_copy.h"
+
+namespace amanda::pytorch {
+namespace {
+
+struct Changes {
+  Mutex mutex;
+};
+
+// Holds off forks. A child's handlers of forks run before the mutex is free there, on its only thread.
+class [[nodiscard]] Change : NoCopy {
+ public:
+  Change() {
+    if (!Mutex::all_held_here()) lock_ = std::unique_lock(leaked<Changes>().mutex);
+  }
+
+ private:
+  std::unique_lock<Mutex> lock_;
+};
+
+// What this thread keeps of all callbacks is renewed at its next operator otherwise, with PyTorch's lock held.
+void renew_here() { at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION); }
+
+}  // namespace
+
+at::CallbackHandle add_callback_here(const at::RecordFunctionCallback& callback) {
+  const Change change;
+  return at::addThreadLocalCallback(callback);
+}
+
+at::CallbackHandle add_callback_everywhere(const at::RecordFunctionCallback& callback) {
+  const Change change;
+  const at::CallbackHandle added = at::addGlobalCallback(callback);
+  renew_here();
+  return added;
+}
+
+void remove_callback_here(at::CallbackHandle callback) {
+  const Change change;
+  at::removeCallback(callback);
+}
+
+void remove_callback_everywhere(at::CallbackHandle callback) {
+  const Change change;
+  at::removeCallback(callback);
+  renew_here();
+}
+
+}  // namespace amanda::pytorch
