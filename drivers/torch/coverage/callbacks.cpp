@@ -24,7 +24,7 @@ class [[nodiscard]] Change : NoCopy {
   std::unique_lock<Mutex> lock_;
 };
 
-// What this thread keeps of all callbacks is renewed at its next operator otherwise, with PyTorch's lock held.
+// Otherwise PyTorch renews this thread's copy of all callbacks at its next operator, with the lock held.
 void renew_here() { at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION); }
 
 }  // namespace
