@@ -90,7 +90,12 @@ class FirstCall(Tool):
     @property
     def agreement(self) -> str:
         """A sentence if the outputs of both are equal; else ""."""
-        return f"no difference: the outputs of {self._class} are equal, bit for bit" if self._outputs_are_equal else ""
+        if not self._outputs_are_equal:
+            return ""
+        return (
+            f"no difference: all tensors that the first call of {self._class} returns are equal, bit for bit; later calls "
+            "and gradients were not compared"
+        )
 
     def on_enter(self) -> None:
         from torch.nn.modules.module import register_module_forward_pre_hook
@@ -294,7 +299,16 @@ def _are_equal(outputs: Any, others: Any) -> bool:
     from amanda.toolkit.torch import tree_leaves
 
     tensors = [[leaf for leaf in tree_leaves(each) if isinstance(leaf, torch.Tensor)] for each in (outputs, others)]
-    return 0 < len(tensors[0]) == len(tensors[1]) and all(map(torch.equal, *tensors))
+    return 0 < len(tensors[0]) == len(tensors[1]) and all(map(_have_same_bits, *tensors))
+
+
+def _have_same_bits(one: Any, other: Any) -> bool:
+    """Unlike `torch.equal`, for which 0.0 is -0.0, and NaN is not NaN."""
+    import torch
+
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    return bool(torch.equal(*(each.detach().cpu().reshape(-1).contiguous().view(torch.uint8) for each in (one, other))))
 
 
 def _root_class(graph: Any) -> str | None:

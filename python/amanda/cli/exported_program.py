@@ -24,7 +24,6 @@ class ExportedProgram:
 
     def __init__(self, argv: Sequence[str]) -> None:
         path = argv[0]
-        _check(path)
         given = _parser().parse_args(argv[1:])
         if given.runs < 1:
             raise ValueError(f"argument --runs: expected a positive number, got {given.runs}")

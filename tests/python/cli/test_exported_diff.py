@@ -10,6 +10,10 @@ import torch
 from amanda.cli.exported_diff import FirstCall
 from torch import nn
 
+AGREE = (
+    "no difference: all tensors that the first call of Net returns are equal, bit for bit; later calls and gradients were "
+    "not compared"
+)
 SCRIPT = """
 import sys
 import torch
@@ -48,7 +52,7 @@ def diff(tmp_path, run_python):
 def test_the_command(diff, tmp_path):
     same = diff("script.py", "net.pt2", "same", "more")  # in training mode: dropout draws the same numbers
     assert same.returncode == 0, same.stderr
-    assert same.stdout == "trained ['more']\n\nno difference: the outputs of Net are equal, bit for bit\n"
+    assert same.stdout == f"trained ['more']\n\n{AGREE}\n"
 
     other = diff("--json", "rows.json", "net.pt2", "script.py", "eps")
     assert other.returncode == 1, other.stderr
@@ -107,7 +111,7 @@ x, scale = torch.randn(2, 4), torch.full((4,), 2.0)
 def test_the_first_call_is_compared_with_its_arguments_however_they_are_given(compared):
     net = Net()
     calls = compared(lambda: (net(x, scale=scale), net(x)), net, x, scale)
-    assert calls.agreement == "no difference: the outputs of Net are equal, bit for bit"
+    assert calls.agreement == AGREE
 
 
 @pytest.mark.parametrize("around", [False, True])
@@ -221,3 +225,16 @@ def test_arguments_that_cannot_be_copied_leave_the_program_as_it_is(compared):
     calls = compared(lambda: found.append(net(x, Guarded())), Net(), x)
     assert torch.equal(found[0], forward(x))
     assert calls.why_not == "the arguments can't be copied: LookupError: mine"
+
+
+class Net2(nn.Module):
+    def forward(self, x):
+        return x * 0.0 / 1.0
+
+
+@pytest.mark.parametrize(("changed", "agrees"), [(lambda x: x * 0.0, True), (lambda x: x * -0.0, False)])
+def test_equal_are_equal_bits(compared, changed, agrees):
+    model = Net2()
+    exported, model.forward = Net2(), lambda x: changed(x) / 1.0
+    calls = compared(lambda: model(torch.tensor([1.0, float("nan")])), exported, torch.ones(2))
+    assert bool(calls.agreement) == agrees
