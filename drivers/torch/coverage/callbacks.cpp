@@ -1,6 +1,8 @@
 #include "coverage/callbacks.h"
 
 #include <mutex>
+#include <optional>
+#include <utility>
 
 #include "amanda/base/leaked.h"
 #include "amanda/base/mutex.h"
@@ -28,6 +30,13 @@ class [[nodiscard]] Change : NoCopy {
 void renew_here() { at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION); }
 
 }  // namespace
+
+const at::RecordFunctionCallbacks& callbacks_here() {
+  thread_local constinit bool looked = false;
+  std::optional<Change> first;
+  if (!std::exchange(looked, true)) first.emplace();
+  return at::get_record_function_tls_().sorted_tls_callbacks_;
+}
 
 at::CallbackHandle add_callback_here(const at::RecordFunctionCallback& callback) {
   const Change change;

@@ -5,7 +5,9 @@
 
 namespace amanda::pytorch {
 
-/// Adds a callback on this thread. A fork waits until it is added, as with the functions below.
+/// The callbacks of this thread. A thread's first look copies those of all threads, with that lock held.
+const at::RecordFunctionCallbacks& callbacks_here();
+/// Adds a callback on this thread. A fork waits until it is added, as with all functions here.
 at::CallbackHandle add_callback_here(const at::RecordFunctionCallback& callback);
 /// Adds a callback on all threads.
 at::CallbackHandle add_callback_everywhere(const at::RecordFunctionCallback& callback);

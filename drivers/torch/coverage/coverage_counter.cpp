@@ -78,7 +78,7 @@ struct Thread {
 
   // Guards that restore all of a thread's state may have removed the callback, or added it again.
   bool has_callback() const {
-    const auto& callbacks = at::get_record_function_tls_().sorted_tls_callbacks_;
+    const at::RecordFunctionCallbacks& callbacks = callbacks_here();
     return callback && std::any_of(callbacks.begin(), callbacks.end(),
                                    [&](const auto& entry) { return entry.handle_ == *callback; });
   }

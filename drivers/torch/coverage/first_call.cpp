@@ -47,7 +47,7 @@ std::unique_ptr<at::ObserverContext> note_call(const at::RecordFunction& functio
 // The callback is found by the function that it calls. A guard that restores state, or another thread that inherits it,
 // may bring the callback back without our knowledge.
 std::optional<at::CallbackHandle> callback_here() {
-  const auto& callbacks = at::get_record_function_tls_().sorted_tls_callbacks_;
+  const at::RecordFunctionCallbacks& callbacks = callbacks_here();
   const auto ours = std::find_if(callbacks.begin(), callbacks.end(),
                                  [](const auto& entry) { return entry.callback_.start() == &note_call; });
   return ours == callbacks.end() ? std::nullopt : std::optional(ours->handle_);

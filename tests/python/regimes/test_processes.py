@@ -260,16 +260,15 @@ def train(model, rank):
     return bits([each.detach() for each in plain])
 
 
-@pytest.mark.long  # a known defect: on a busy machine the child may wait for ever for a lock of PyTorch's
-@pytest.mark.timeout(300)
 @pytest.mark.filterwarnings(FORKED)
 def test_a_fork_while_another_thread_names_places_and_forgets_them(recorder):
     """Whatever lock the other thread holds, the child finds it free, and leaves its parent's `with` blocks."""
-    tool, stop = recorder(ops=["relu", "sin"]), threading.Event()
+    tool, stop, started = recorder(ops=["relu", "sin"]), threading.Event(), threading.Event()
     scope = amanda.apply(tool)
 
     def name():
         model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+        started.set()  # at a thread's first operator, PyTorch holds a lock of its own that a child finds held
         while not stop.is_set():
             with amanda.apply(Look(), coverage=True):
                 for source in ("torch.relu(x)", "torch.sin(x)"):  # a new place each time
@@ -294,6 +293,7 @@ def test_a_fork_while_another_thread_names_places_and_forgets_them(recorder):
         nn.Linear(2, 2)(X)
     busy = threading.Thread(target=name)
     busy.start()
+    assert started.wait(WATCHDOG)
     try:
         with amanda.apply(recorder()):
             codes = [forked(child) for _ in range(25)]
