@@ -1,7 +1,7 @@
 # The commands of the README, and little else. `make demo` and `make test` do all that they need, incrementally.
 .DELETE_ON_ERROR:
 .PHONY: demo test test-tensorflow versions sweep stress compiled-zoo programs bench bench-tensorflow tools-table docs setup build build-tests lint tidy format sanitize \
-  sanitizers stubs wheel wheels clean
+  sanitize-core asan asan-core tsan stubs wheel wheels clean
 
 export HF_HUB_OFFLINE := 1
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -52,7 +52,7 @@ compiled-zoo: build
 
 # Programs of other libraries in a scope, each against itself without one; ARGS="-k peft" and others go to pytest.
 programs: build .venv-programs/requirements.txt
-	.venv-programs/bin/python -m pytest tests/programs $(ARGS)
+	.venv-programs/bin/python -m pytest -m 'slow or not slow' tests/programs $(ARGS)
 
 # Writes the tables of docs/performance.md; ARGS="--callgrind" and others: python tests/bench --help
 bench: build
@@ -124,15 +124,16 @@ format: .venv/requirements.txt
 	clang-format -i $(CPP_FILES)
 	ruff check --fix . ; ruff format .
 
-# The C++ tests under the address and undefined-behaviour sanitizers; the core's under the thread sanitizer.
-sanitize: sanitizers
-	ctest --preset asan
-	ctest --preset tsan
+# The C++ tests under the address and undefined-behaviour sanitizers; the core's under the thread sanitizer. Those left
+# out in CMakePresets.json run a hundred thousand operators on one thread: minutes.
+sanitize: asan tsan
 
-# What `make sanitize` runs, compiled.
-sanitizers: .venv/requirements.txt
-	cmake --preset asan $(WITH_PYTHON) --log-level=WARNING && cmake --build --preset asan -j $(or $(JOBS),2)
-	cmake --preset tsan --log-level=WARNING && cmake --build --preset tsan -j $(or $(JOBS),2)
+# The core's alone: drivers take ten minutes to compile with checks of addresses.
+sanitize-core: asan-core tsan
+
+asan asan-core tsan: .venv/requirements.txt
+	cmake --preset $@ $(WITH_PYTHON) --log-level=WARNING && cmake --build --preset $@ -j $(or $(JOBS),2)
+	ctest --preset $@
 
 # Python stubs of the extension modules, from what was built.
 stubs: build

@@ -174,6 +174,7 @@ double(torch.ones(3))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["eager", "graph", "opaque"])
 def test_compiled_functions_are_not_compared_as_they_run_alone(diff_of, tmp_path, mode):
     (tmp_path / "e.py").write_text(COMPILED.replace("COMPILE", ""))

@@ -171,6 +171,7 @@ torch.compile(f)(torch.zeros(3))
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow  # inductor compiles
 @pytest.mark.parametrize("planted", [True, False])
 def test_a_nan_that_only_fused_code_makes_is_named(planted, nan, tmp_path):

@@ -232,6 +232,7 @@ def test_a_part_of_a_model_at_the_address_of_a_dead_stateless_module_has_its_own
     assert tool.runs[-1][1] != dead
 
 
+@pytest.mark.long
 def test_a_class_at_the_address_of_a_dead_one_is_told_from_it():
     def program():
         for number in range(40):

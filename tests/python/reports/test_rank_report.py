@@ -193,6 +193,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rows", [100_000, pytest.param(10_000_000, marks=pytest.mark.long)])
 def test_a_cluster_of_processes_and_duckdb_in_little_memory(tmp_path, rows):
     sums = recordings.write(tmp_path / "profile", rows)

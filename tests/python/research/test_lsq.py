@@ -100,6 +100,7 @@ OPTIMIZERS = {
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "bits", "optimizer"),
     [("mlp", 2, "sgd"), ("mlp", 3, "adamw"), ("mlp", 8, "sgd"), ("network", 3, "sgd"), ("network", 4, "adamw")],
@@ -124,6 +125,7 @@ def test_training_is_that_of_modules(name, bits, optimizer):
     same([row.scale for row in tool.rows()], [step.detach() for step in twin.steps()])
 
 
+@pytest.mark.long
 def test_a_library_model_trains_to_a_lower_loss():
     model, inputs = zoo.bert()
     tool, losses = LearnedStepQuantization(3), []
