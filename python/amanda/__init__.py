@@ -23,6 +23,7 @@ from amanda.core.switches import cache_disabled, cache_enabled, disabled, enable
 from amanda.core.tool import ON_DEMAND, Tool
 from amanda.core.unmatched import UnmatchedFilterWarning
 from amanda.driver import registry
+from amanda.drivers.onnxruntime import OnnxRuntimeDriver
 from amanda.drivers.tensorflow import TensorFlowDriver
 from amanda.drivers.torch import TorchDriver, backward_errors
 from amanda.drivers.torch.builds import Builds
@@ -71,6 +72,7 @@ backward_errors.use(_inplace_hint)
 _core.set_log_sink(log_lines.write)
 registry.register(TorchDriver(Builds(__path__), CompiledFunctions()))
 registry.register(TensorFlowDriver())
+registry.register(OnnxRuntimeDriver())
 
 #: The folder in which CMake's find_package(amanda) finds this installation: an entry of CMAKE_PREFIX_PATH.
 cmake_prefix_path = os.path.normpath(os.path.join(os.path.dirname(__file__), _build.CMAKE_PREFIX))

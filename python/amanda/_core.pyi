@@ -219,8 +219,8 @@ class Switch:
     def put_back(self) -> None: ...
 class Tap:
     """Consecutive actions of one operator: one node of the instrumented graph."""
-    def run(self, site: OpSite, inputs: collections.abc.Sequence = (), outputs: collections.abc.Sequence = (), *, original: typing.Any = None, state: RunState | None = None) -> list:
-        """Runs the actions on the operands that reach the tap, and returns the operands after it: the inputs before the operator, otherwise its outputs. Raises what a routine raised. `site`: the operator, as it was shown. `original(*inputs)`: the operator, for a tap in its place."""
+    def run(self, site: OpSite, inputs: collections.abc.Sequence = (), outputs: collections.abc.Sequence = (), *, original: typing.Any = None, state: RunState | None = None, check: typing.Any = None) -> list:
+        """Runs the actions on the operands that reach the tap, and returns the operands after it: the inputs before the operator, otherwise its outputs. Raises what a routine raised. `site`: the operator, as it was shown. `original(*inputs)`: the operator, for a tap in its place. `check(position, operand)` is called with each operand that a routine gives, and returns why it does not fit, or None."""
     def selects(self, position: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """Does it get this operand (of its own side)?"""
     def shows_input(self, position: typing.SupportsInt | typing.SupportsIndex) -> bool:

@@ -25,8 +25,13 @@ py::tuple as_tuple(const std::vector<py::object>& objects) {
 }  // namespace
 
 TapCall::TapCall(const Tap& tap, PyOpSite& site, const py::sequence& inputs, const py::sequence& outputs,
-                 py::object original)
-    : tap_(tap), site_(site), inputs_(objects(inputs)), outputs_(objects(outputs)), original_(std::move(original)) {
+                 py::object original, py::object check)
+    : tap_(tap),
+      site_(site),
+      inputs_(objects(inputs)),
+      outputs_(objects(outputs)),
+      original_(std::move(original)),
+      check_(std::move(check)) {
   if (tap.point() == Point::kReplace) outputs_.assign(site.size(Side::kOutputs), py::none());
 }
 
@@ -69,7 +74,12 @@ void TapCall::skip(RunHints) {
 void TapCall::set(Side side, size_t position, Value value) {
   if (position >= size(side)) throw Error(fmt::format("there are only {}", size(side)));
   py::gil_scoped_acquire gil;  // a C++ routine may replace one operand by another
-  held_.push_back({side, position, value.ref ? py::reinterpret_borrow<py::object>(object_of(value)) : py::none()});
+  py::object operand = value.ref ? py::reinterpret_borrow<py::object>(object_of(value)) : py::none();
+  if (!check_.is_none()) {
+    const py::object reason = check_(position, operand);
+    if (!reason.is_none()) throw Error(reason.cast<std::string>());
+  }
+  held_.push_back({side, position, std::move(operand)});
 }
 
 void TapCall::commit() {
@@ -98,7 +108,7 @@ void TapCall::from_python(Side, size_t, PyObject* object, const std::function<vo
 }
 
 PyObject* TapCall::call_original(PyObject* args) {
-  TapCall call(tap_, site_, py::reinterpret_borrow<py::sequence>(args), py::tuple(), original_);
+  TapCall call(tap_, site_, py::reinterpret_borrow<py::sequence>(args), py::tuple(), original_, check_);
   Engine::call_original(call);
   if (call.size(Side::kOutputs) == 1) return call.outputs_[0].release().ptr();
   return as_tuple(call.outputs_).release().ptr();
@@ -142,9 +152,9 @@ void bind_tap(py::module_& m) {
       .def(
           "run",
           [](const TapHandle& h, PyOpSite& site, const py::sequence& inputs, const py::sequence& outputs,
-             const py::object& original, RunState* state) {
+             const py::object& original, RunState* state, const py::object& check) {
             const TapPtr tap = h.tap;
-            TapCall call(*tap, site, inputs, outputs, original);
+            TapCall call(*tap, site, inputs, outputs, original, check);
             {
               py::gil_scoped_release unlocked;  // C++ routines need no lock, Python routines take it
               Engine::run(*tap, call, nullptr, state);
@@ -153,9 +163,11 @@ void bind_tap(py::module_& m) {
           },
           py::arg("site"), py::arg("inputs") = py::tuple(), py::arg("outputs") = py::tuple(), py::kw_only(),
           py::arg("original") = py::none(), py::arg("state") = static_cast<RunState*>(nullptr),
+          py::arg("check") = py::none(),
           "Runs the actions on the operands that reach the tap, and returns the operands after it: the inputs before "
           "the operator, otherwise its outputs. Raises what a routine raised. `site`: the operator, as it was shown. "
-          "`original(*inputs)`: the operator, for a tap in its place.");
+          "`original(*inputs)`: the operator, for a tap in its place. `check(position, operand)` is called with each "
+          "operand that a routine gives, and returns why it does not fit, or None.");
   m.def(
       "find_tap",
       [](uint64_t id) -> std::optional<TapHandle> {

@@ -12,7 +12,8 @@ namespace amanda::python {
 /// The execution of a tap: lists of Python objects in, lists out.
 class TapCall final : public GraphCall {
  public:
-  TapCall(const Tap& tap, PyOpSite& site, const py::sequence& inputs, const py::sequence& outputs, py::object original);
+  TapCall(const Tap& tap, PyOpSite& site, const py::sequence& inputs, const py::sequence& outputs, py::object original,
+          py::object check);
 
   Backend& backend() const override { return site_.backend(); }
   OpType type() const override { return site_.type(); }
@@ -58,7 +59,7 @@ class TapCall final : public GraphCall {
   const Tap& tap_;
   PyOpSite& site_;
   std::vector<py::object> inputs_, outputs_;
-  const py::object original_;
+  const py::object original_, check_;
   std::vector<Held> held_;
 };
 

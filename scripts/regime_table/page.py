@@ -18,7 +18,10 @@ PYTORCH = (
     *("eager", "compiled", 'compiled, "graph"', 'compiled, "opaque"'),
     *("checkpoint", "vmap", "jvp", "sparse", "DTensor"),
 )
-OTHERS = ("arrays of numpy", "TensorFlow, eager", "TensorFlow, function", "TensorFlow, XLA", "TensorFlow, session")
+OTHERS = (
+    *("arrays of numpy", "ONNX Runtime"),
+    *("TensorFlow, eager", "TensorFlow, function", "TensorFlow, XLA", "TensorFlow, session"),
+)
 WORDS = {
     YES: "nothing is known to have run that it left out",
     NOTHING: "none of the operators that it asks for ran",

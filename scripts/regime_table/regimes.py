@@ -9,9 +9,9 @@ from regime_table.program import Regime
 REGIMES: dict[str, Regime]
 
 if importlib.util.find_spec("torch") is not None:
-    from regime_table import of_arrays, of_torch
+    from regime_table import of_arrays, of_onnx, of_torch
 
-    REGIMES = of_torch.REGIMES | of_arrays.REGIMES
+    REGIMES = of_torch.REGIMES | of_arrays.REGIMES | of_onnx.REGIMES
 else:
     from regime_table import of_tensorflow
 

@@ -21,14 +21,18 @@ class NotInstalled(Exception):
 class Capabilities:
     """Those of amanda::Capabilities that decide what a test expects."""
 
-    backward: Literal["nodes", "operators", "one"]
-    """Which backward operators tools are shown: amanda::BackwardOps."""
+    backward: Literal["nodes", "operators", "one", "none"]
+    """Which backward operators tools are shown: amanda::BackwardOps. "none": the framework computes no gradients."""
     keeps_gradients: bool = False
     """The gradients of what a replacement replaces stay."""
     symbolic: bool = False
     """Analyses are shown symbols."""
     both_sides: bool = False
     """After an operator its inputs can be shown, too."""
+    shows_bodies: bool = True
+    """The operators in loops and conditionals are shown."""
+    has_views: bool = True
+    """Some results share memory with an operand, and nothing can replace them."""
 
 
 class Model(Protocol):
@@ -38,7 +42,8 @@ class Model(Protocol):
         """Its outputs."""
 
     def step(self, *inputs: Nested) -> tuple[list[Nested], dict[str, Nested]]:
-        """Its outputs, and the gradients of its loss with respect to its parameters; zeros where there is none."""
+        """Its outputs, and the gradients of its loss with respect to its parameters; zeros where there is none. If
+        `backward` is "none", no gradients."""
 
     def saved(self) -> bytes:
         """Its parameters, as the framework saves them."""

@@ -15,7 +15,13 @@ def adapters() -> dict[str, Adapter]:
 
 @pytest.fixture(params=ADAPTERS)
 def driver(request: pytest.FixtureRequest) -> Adapter:
-    return ADAPTERS[request.param]
+    adapter = ADAPTERS[request.param]
+    can = adapter.capabilities
+    has = {"gradients": can.backward != "none", "bodies": can.shows_bodies, "views": can.has_views}
+    lacks = [mark.args[0] for mark in request.node.iter_markers("needs") if not has[mark.args[0]]]
+    if lacks:
+        pytest.skip(f"{adapter.name} has no {lacks[0]} that tools are shown")
+    return adapter
 
 
 @pytest.fixture

@@ -31,7 +31,10 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("where", SCHEDULES)
+@pytest.mark.parametrize(
+    "where",
+    [pytest.param(one, marks=[pytest.mark.needs("gradients")] if "backward" in one else []) for one in SCHEDULES],
+)
 def test_a_routines_error_is_the_same_object(driver, where):
     error = Mine("mine")
     tool = amanda.Tool("careless")

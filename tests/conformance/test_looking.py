@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import amanda
+import pytest
 from adapter import named
 from description import ADDS_THREE_TIMES, FLIPS_OR_CLIPS, NEURON, X, flat
 
@@ -55,7 +56,7 @@ def test_looking_changes_nothing(driver):
     looks = Looks()
     with driver.apply(looks):
         assert (model.step(X), model.run(X), model.saved()) == before[:3]
-    assert looks.values > 20
+    assert looks.values > (20 if driver.capabilities.backward != "none" else 10)
     assert (model.step(X), model.run(X), model.saved(), model.exported()) == before
 
 
@@ -91,6 +92,7 @@ def test_every_operator_of_the_program_is_seen_once(driver):
     assert 0 not in ids
 
 
+@pytest.mark.needs("gradients")
 def test_every_backward_operator_is_linked_to_its_forward_operator(driver):
     sees = Sees()
     with driver.apply(sees):
@@ -121,6 +123,7 @@ def test_regimes_of_a_framework_see_the_same_operators(driver, other_regime):
     assert seen[0] == seen[1]
 
 
+@pytest.mark.needs("bodies")
 def test_the_bodies_of_a_loop_are_one_operator_that_runs_often(driver):
     model, sees, runs = driver.build(ADDS_THREE_TIMES), Sees(named(driver, "add")), []
     doubles = amanda.Tool("doubles")
@@ -136,6 +139,7 @@ def test_the_bodies_of_a_loop_are_one_operator_that_runs_often(driver):
     assert len(runs) == 3
 
 
+@pytest.mark.needs("bodies")
 def test_the_branches_of_a_conditional_are_operators(driver):
     names = named(driver, "neg", "relu")
     model, sees, ran = driver.build(FLIPS_OR_CLIPS), Sees(names), []

@@ -8,6 +8,7 @@ from adapter import named
 from description import ADDS_THREE_TIMES, NEURON, X, flat, neuron
 
 
+@pytest.mark.needs("gradients")
 def test_a_value_meets_its_own_gradient(driver):
     met = []
     tool = amanda.Tool("meets")
@@ -33,6 +34,7 @@ def test_a_value_meets_its_own_gradient(driver):
     assert met == [(step, neuron().positive, gradient) for step in range(2)]
 
 
+@pytest.mark.needs("bodies")
 def test_executions_of_a_loops_body_are_counted(driver):
     tool, seen = amanda.Tool("counts"), []
     tool.add_inst_for_op(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import amanda
+import pytest
 from adapter import named
 from description import MASK, NEURON, X, flat, neuron
 from masking import Masks
@@ -55,6 +56,7 @@ def test_a_scope_that_is_opened_in_another_analyses_nothing_of_the_others_again(
     assert masks.analyses == 2 * analyses
 
 
+@pytest.mark.needs("gradients")
 def test_tools_run_in_order_on_both_sides(driver):
     ran = []
 

@@ -61,6 +61,13 @@ def test_the_page_on_files_of_models_writes_inputs(tmp_path, monkeypatch):
     assert (tmp_path / "x.npz").exists()
 
 
+@pytest.mark.slow  # it exports a model
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # the exporter's own
+def test_the_page_on_onnx_runtime_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_page("onnxruntime.md")
+
+
 def test_the_page_for_users_of_other_tools_runs_and_prints_what_it_shows():
     page = ROOT / "docs" / "migrating.md"
     assert page_outputs.rewritten(page) == page.read_text(), f"run: python tests/python/support/page_outputs.py {page}"

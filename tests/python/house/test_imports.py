@@ -38,7 +38,7 @@ LAYERS = [
     ["core", "ops", "reports"],
     ["core.scope", "core.scheduled_scope"],
     ["core.program_points", "tool"],
-    ["drivers.tensorflow", "drivers.torch"],
+    ["drivers.onnxruntime", "drivers.tensorflow", "drivers.torch"],
     ["drivers.torch_compile"],
     ["toolkit"],
     ["distributed", "tools"],
@@ -205,7 +205,9 @@ def test_no_framework_is_imported_further_in_than_its_driver():
     for module, path in modules(PACKAGE).items():
         if layer(module) < layer("drivers.torch"):
             found = [name for node in imports_in(ast.parse(path.read_text())) for name in names_of(node)]
-            assert not {"torch", "tensorflow"} & {name.partition(".")[0] for name in found}, module
+            assert not {"onnx", "onnxruntime", "torch", "tensorflow"} & {name.partition(".")[0] for name in found}, (
+                module
+            )
 
 
 def names_of(node):
@@ -224,7 +226,7 @@ def test_every_import_of_an_optional_library_is_tried_without_it():
     own = sys.stdlib_module_names | {"amanda", "torch", "tensorflow", "keras", "tf_keras", "pytest"} | dependencies()
     found = set()
     for module, path in modules(PACKAGE).items():
-        if not module.startswith("drivers.tensorflow"):
+        if not module.startswith(("drivers.onnxruntime", "drivers.tensorflow")):  # loaded with their frameworks
             names = (name for node in imports_in(ast.parse(path.read_text())) for name in names_of(node))
             libraries = {name.partition(".")[0] for name in names} - own
             found |= {f"{path.relative_to(PACKAGE)}, {library}" for library in libraries}

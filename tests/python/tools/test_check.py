@@ -460,6 +460,36 @@ def test_without_operators_nothing_was_looked_at():
     assert check.answer() == f"nothing was looked at: no operator ran that {len(check.rules)} rules ask for"
 
 
+def asking_for(op):
+    class Asking(Rule):
+        name, sentence, fix, bad, good = f"no-{op}", "", "", "", ""
+        ops = (op,)
+
+        def look(self, context):
+            self.found_in(context, context.module_path)
+
+    return Asking
+
+
+@pytest.mark.parametrize("inner_first", [False, True])
+def test_a_rule_sees_what_is_inside_the_operators_of_another(inner_first):
+    rules = [asking_for("linear"), asking_for("addmm")]
+    with torch.inference_mode():  # linear is made of it then
+        check = found(lambda: nn.Linear(4, 1)(torch.ones(3, 4)), rules=rules[::-1] if inner_first else rules)
+    assert sorted(one.rule for one in check.findings()) == ["no-addmm", "no-linear"]
+    assert check.evidence().operators == 1  # at least: what is inside of it is not counted
+
+
+def test_narrowing_narrows_what_rules_look_at():
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4)), nn.Sequential(nn.Linear(4, 1)))
+    check = Check(rules=[asking_for("linear")])
+    check.narrow(modules="1")
+    with amanda.apply(check):
+        model(torch.ones(3, 4))
+    assert [one.evidence for one in check.findings()] == ["1.0"]
+    assert check.evidence().operators == 1
+
+
 class Failing(Rule):
     """A rule with a mistake of its own."""
 

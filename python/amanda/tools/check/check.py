@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Never
 
 from amanda import OpContext, Tool
 from amanda.toolkit import Skips, TellsSkips, eager_only
@@ -63,12 +63,23 @@ class Check(TellsSkips, Tool):
         self._rules = [rule(self._report) for rule in chosen]
         self._steps: Any = None
         self._open = 0  # scopes
-        for rule in self._rules:
-            if rule.ops:
-                look = functools.partial(self._analyze, look=rule.look)
-                self.add_inst_for_op(look, False, rule.with_outputs, ops=_of_torch(rule.ops), optional=True)
+        self._looking = [_Looking(rule, self._analyze) for rule in self._rules if rule.ops]
+        if self._looking:
+            self.depends_on(*self._looking)
+            asked = sorted({name for one in self._looking for name in one.ops})
+            self.add_inst_for_op(self._count, ops=asked, optional=True)
         if any(rule.counts_backward for rule in self._rules):
             self.add_inst_for_op(self._analyze_seed, ops="aten::ones_like", optional=True)
+
+    def narrow(self, *, ops: Any = None, modules: Any = None, **unknown: Never) -> None:
+        """Restricts what its rules look at, as in all tools. Steps of optimizers are not restricted.
+
+        Raises:
+            TypeError, ValueError, amanda.Error: as in all tools.
+        """
+        super().narrow(ops=ops, modules=modules, **unknown)
+        for one in self._looking:
+            one.narrow(ops=ops, modules=modules)
 
     # ---- results ----------------------------------------------------------------------------------------------------
 
@@ -136,7 +147,10 @@ class Check(TellsSkips, Tool):
             self._steps = OptimizerSteps(self._rules)
         self._steps.open()
 
-    def _analyze(self, context: OpContext, look: Any) -> None:
+    def _count(self, context: OpContext) -> None:
+        """For the evidence, and no more: an operator that several rules look at is one."""
+
+    def _analyze(self, look: Callable[[OpContext], None], context: OpContext) -> None:
         if not eager_only.leaves_out(context, self._skips, self.needs_eager):
             self._follow_optimizers()  # a program may import torch inside the scope
             try:
@@ -151,11 +165,21 @@ class Check(TellsSkips, Tool):
             context.insert_before_op(self._steps.begin_backward, inputs=[])
 
 
+class _Looking(Tool):
+    """The tool that looks for one rule. A tool sees no operators inside those that it asks for, and rules ask for operators
+    that are inside those of others."""
+
+    needs_eager = Check.needs_eager
+    leaves_compiled_out = True
+
+    def __init__(self, rule: Rule, analyze: Callable[[Callable[[OpContext], None], OpContext], None]) -> None:
+        super().__init__(f"check: {rule.name}")
+        # With their namespace: where there is no torch, they are no mistakes.
+        self.ops = [name if "::" in name else f"aten::{name}" for name in rule.ops]
+        look = functools.partial(analyze, rule.look)
+        self.add_inst_for_op(look, False, rule.with_outputs, ops=self.ops, optional=True)
+
+
 def _in_backward() -> bool:
     inside = (frame for frame in outwards(sys._getframe(1)) if frame.f_globals.get("__name__") == "torch.autograd")
     return any(frame.f_code.co_name == "backward" for frame in inside)
-
-
-def _of_torch(ops: Sequence[str]) -> list[str]:
-    """The names with their namespace: where there is no torch, they are no mistakes."""
-    return [name if "::" in name else f"aten::{name}" for name in ops]

@@ -144,10 +144,10 @@ class WriteRecorder(TellsSkips, Tool):
     # ---- operators --------------------------------------------------------------------------------------------------
 
     def _analyze(self, context: OpContext) -> None:
-        if eager_only.leaves_out(context, self._skips, WHY):
+        if not context.op.__name__.endswith("_") or eager_only.leaves_out(context, self._skips, WHY):
             return
-        name = context.op.__name__
-        if name.endswith("_") and (written := Sides.of(context).written):
+        written = Sides.of(context).written
+        if written:
             self._watch(context, written)
 
     def _watch(self, context: OpContext, written: Sequence[str]) -> None:

@@ -1,0 +1,84 @@
+"""Places: where in the program that was exported an operator of an optimized graph comes from."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from amanda.drivers.onnxruntime.protos import reads
+
+_PREFIX = "pkg.torch.onnx."  # of what torch.onnx.export(dynamo=True) writes into a node's metadata
+_FRAME = re.compile(r'File "([^"]*)", line (\d+)')
+_OWN_SCOPES = 2  # the last name is the operator's own; the one before it is its module
+
+
+class Place(NamedTuple):
+    module_path: str = ""  # "encoder.layer.0"
+    source: str = ""  # "model.py:12"
+
+
+class Places:
+    """The places of the operators of a graph that ONNX Runtime made of another.
+
+    An optimizer drops metadata, but keeps the names of values that it does not fuse away. So an operator stands for the
+    written nodes between its values and the next ones that are left. What it inserts on the way to such a value belongs
+    to that value's operator.
+    """
+
+    def __init__(self, written: Any, optimized: Any) -> None:
+        self._producers = {name: node for node in written.node for name in node.output if name}
+        self._kept = {name for node in optimized.node for name in node.output} | {each.name for each in written.input}
+        self._covered: dict[str, Sequence[Any]] = {}  # by the first value that an operator makes
+        readers: dict[str, Any] = {}
+        for node in reversed(optimized.node):
+            known = [name for name in node.output if name in self._producers]
+            found: dict[str, Any] = {}
+            for name in known:
+                self._walk(name, found)
+            covered = list(found.values())[::-1]
+            if not known:
+                reader = next((readers[name] for name in node.output if name in readers), None)
+                covered = list(self._covered.get(_key(reader), ())) if reader is not None else []
+            self._covered[_key(node)] = covered
+            readers.update((name, node) for name in reads(node))
+
+    def of(self, node: Any) -> Place:
+        covered = list(reversed(self._covered.get(_key(node), ())))
+        for each in covered:
+            place = _exported(each)
+            if place is not None:
+                return place
+        name = next((each.name for each in covered if each.name), node.name)
+        return Place(name.rpartition("/")[0].strip("/").replace("/", "."))  # exports by TorchScript: "/fc1/Gemm"
+
+    def _walk(self, name: str, found: dict[str, Any]) -> None:
+        todo = [name]
+        while todo:
+            node = self._producers.get(todo.pop())
+            if node is not None and _key(node) not in found:
+                found[_key(node)] = node
+                todo += [each for each in reads(node) if each not in self._kept]
+
+
+def _key(node: Any) -> str:
+    return next((name for name in node.output if name), "")
+
+
+def _exported(node: Any) -> Place | None:
+    found = {each.key: each.value for each in node.metadata_props}
+    if f"{_PREFIX}fx_node" not in found:
+        return None
+    scopes = _listed(found.get(f"{_PREFIX}name_scopes", ""))
+    frames = _FRAME.findall(found.get(f"{_PREFIX}stack_trace", ""))
+    source = ":".join(frames[-1]) if frames else ""
+    return Place(scopes[-_OWN_SCOPES] if len(scopes) >= _OWN_SCOPES else "", source)
+
+
+def _listed(text: str) -> list[str]:
+    try:
+        found = ast.literal_eval(text or "[]")
+    except (ValueError, SyntaxError):
+        return []
+    return [str(each) for each in found] if isinstance(found, list) else []

@@ -1,0 +1,107 @@
+"""Reads and cuts ONNX graphs, as protocol buffers. Nothing here knows a runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+Array = np.ndarray[Any, Any]
+
+
+def attributes(node: Any) -> dict[str, str]:
+    """What is fixed in a node, as text: `"strides": "[1, 1]"`. Bodies are left out."""
+    plain = [
+        each for each in node.attribute if each.type not in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+    ]
+    return {each.name: _text(onnx.helper.get_attribute_value(each)) for each in plain}
+
+
+def bodies(node: Any) -> list[Any]:
+    """The graphs of an If, a Loop, a Scan."""
+    return [graph for each in node.attribute for graph in ([each.g] if each.HasField("g") else each.graphs)]
+
+
+def operators_inside(node: Any) -> list[Any]:
+    """The nodes of its bodies, and of theirs."""
+    return [found for body in bodies(node) for inner in body.node for found in (inner, *operators_inside(inner))]
+
+
+def reads(node: Any) -> list[str]:
+    """What a node gets from around it, what its bodies capture included."""
+    return [name for name in (*node.input, *(name for body in bodies(node) for name in _captured(body))) if name]
+
+
+def renamed(node: Any, names: Mapping[str, str]) -> Any:
+    """A copy that reads other values, in its bodies too."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    if names:
+        _rename(copy, names)
+    return copy
+
+
+def part(
+    model: Any,
+    nodes: Sequence[Any],
+    inputs: Mapping[str, Any],
+    outputs: Iterable[str],
+    constants: Mapping[str, Array],
+) -> Any:
+    """A model of some of the nodes of another, with the initializers that these read, and with more constants.
+
+    Arguments:
+        inputs: its inputs, by name, and their types.
+    """
+    graph = onnx.GraphProto(name="part")
+    graph.node.extend(nodes)
+    graph.input.extend(onnx.helper.make_value_info(name, type) for name, type in inputs.items())
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    needed = {name for node in nodes for name in reads(node)} - set(inputs) - set(constants)
+    graph.initializer.extend(each for each in model.graph.initializer if each.name in needed)
+    graph.sparse_initializer.extend(each for each in model.graph.sparse_initializer if each.values.name in needed)
+    graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    made = onnx.ModelProto(ir_version=model.ir_version, graph=graph)
+    made.opset_import.extend(model.opset_import)
+    made.functions.extend(model.functions)
+    return made
+
+
+def _captured(body: Any) -> list[str]:
+    own, found = _made_in(body), []
+    for node in body.node:
+        found += [name for name in reads(node) if name not in own]
+    return found + [each.name for each in body.output if each.name not in own]
+
+
+def _made_in(body: Any) -> set[str]:
+    """The names that stand for something of the body's own: ONNX lets no name stand for two values that are in reach."""
+    return {
+        *(each.name for each in (*body.input, *body.initializer)),
+        *(each.values.name for each in body.sparse_initializer),
+        *(name for node in body.node for name in node.output),
+    }
+
+
+def _rename(node: Any, names: Mapping[str, str]) -> None:
+    for i, name in enumerate(node.input):
+        node.input[i] = names.get(name, name)
+    for body in bodies(node):
+        own = _made_in(body)
+        outer = {name: new for name, new in names.items() if name not in own}
+        for inner in body.node:
+            _rename(inner, outer)
+        _pass_on(body, {each.name: outer[each.name] for each in body.output if each.name in outer})
+
+
+def _pass_on(body: Any, names: Mapping[str, str]) -> None:
+    """A body that returns an outer value needs a node for it, as its output keeps its name."""
+    for name, new in names.items():
+        body.node.add(op_type="Identity", input=[new], output=[name])
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

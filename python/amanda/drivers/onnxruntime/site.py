@@ -1,0 +1,81 @@
+"""Site: the operators of a session, shown to tools. See amanda::GraphSite."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from amanda import _core
+from amanda.drivers.onnxruntime import coverage, kinds, op_types, protos
+from amanda.drivers.onnxruntime.chain import Chain
+from amanda.drivers.onnxruntime.op_types import BACKEND
+from amanda.drivers.onnxruntime.program import Program
+from amanda.drivers.onnxruntime.unsupported import warn
+
+
+class Shown(NamedTuple):
+    """An operator."""
+
+    node: Any
+    inputs: tuple[Any, ...]  # names by position: "" where none is given, a tuple for a variadic position
+    outputs: tuple[Any, ...]
+    site: _core.OpSite
+
+
+class Site:
+    """The graph of a session, from which a run takes some outputs."""
+
+    def __init__(self, program: Program, outputs: tuple[str, ...]) -> None:
+        self._program, self._outputs = program, outputs
+        self._shown: list[Shown] = []
+
+    def each_op(self, visitor: _core.GraphVisitor) -> None:
+        versions = op_types.versions_of(self._program.model)
+        for node in self._program.model.graph.node:
+            self._show_bodies(node, versions, visitor)
+            schema = op_types.schema_of(node, versions)
+            type, place = op_types.type_of(node, schema), self._program.places.of(node)
+            inputs = op_types.arranged(schema.inputs, list(node.input), schema.takes_many)
+            outputs = op_types.arranged(schema.outputs, list(node.output), schema.gives_many)
+            site = _core.OpSite(
+                BACKEND,
+                type,
+                self._program.id_of(node),
+                tuple(map(self._symbols, inputs)),
+                tuple(map(self._symbols, outputs)),
+                module_path=place.module_path,
+                source=place.source,
+                refuse=functools.partial(self._refusal, inputs, outputs),
+                attribute=lambda name, node=node: protos.attributes(node).get(name),
+            )
+            self._shown.append(Shown(node, inputs, outputs, site))
+            coverage.shown(BACKEND, op_types.full_name(node), type)
+            visitor.op(site)
+
+    def _show_bodies(self, node: Any, versions: Mapping[str, int], visitor: _core.GraphVisitor) -> None:
+        inside = protos.operators_inside(node)
+        if not inside:
+            return
+        visitor.unseen(node.name, f"the bodies of {node.op_type}: their {len(inside)} operators are not shown")
+        if any(BACKEND.wants(op_types.type_of(each, op_types.schema_of(each, versions))) for each in inside):
+            warn("a model has an If, a Loop or a Scan: tools are not shown the operators in its bodies")
+        for each in inside:
+            coverage.skipped(op_types.full_name(each))
+
+    def lower(self, sites: list[tuple[int, list[_core.Tap]]]) -> Chain:
+        return Chain(self._program, self._shown, dict(sites), self._outputs)
+
+    def _symbols(self, names: Any) -> Any:
+        return [self._program.value(each) for each in names] if isinstance(names, tuple) else self._program.value(names)
+
+    def _refusal(self, inputs: tuple[Any, ...], outputs: tuple[Any, ...], point: str, position: int) -> str | None:
+        sides = {"before": inputs[position : position + 1], "after": outputs[position : position + 1]}
+        for name in _flat(sides.get(point, (*inputs, *outputs))):
+            if name and kinds.dtype_of(self._program.kind_of(name)) is None:
+                return f"{name!r} is no tensor that numpy has, as sequences and bfloat16 are not"
+        return None
+
+
+def _flat(names: Any) -> list[str]:
+    return [one for each in names for one in (each if isinstance(each, tuple) else (each,))]
