@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import zipfile
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
+
+from amanda.cli.model_arguments import ModelArguments, listed, named
 
 SUFFIX = ".pt2"
-_WITHOUT_NAME = "arr_"  # how numpy.savez names arrays that are given by position
 
 
 class ExportedProgram:
@@ -24,13 +24,10 @@ class ExportedProgram:
 
     def __init__(self, argv: Sequence[str]) -> None:
         path = argv[0]
-        given = _parser().parse_args(argv[1:])
-        if given.runs < 1:
-            raise ValueError(f"argument --runs: expected a positive number, got {given.runs}")
-        arrays = None if given.inputs is None else _read(given.inputs)
+        given = ModelArguments(argv)
         exported = loaded(path)
-        self._runs: int = given.runs
-        self._args, self._kwargs = _inputs(exported, arrays, path)
+        self._runs = given.runs
+        self._args, self._kwargs = _inputs(exported, given.arrays, path)
         self._model = exported.module()
 
     def run(self) -> None:
@@ -66,30 +63,6 @@ def _check(path: str) -> None:
         )
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}; what follows a {SUFFIX} file is --inputs FILE.npz or --runs N")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--inputs")
-    parser.add_argument("--runs", type=int, default=1)
-    return parser
-
-
-def _read(path: str) -> dict[str, Any]:
-    import numpy
-
-    try:
-        with numpy.load(path, allow_pickle=False) as arrays:
-            return dict(arrays)
-    except FileNotFoundError as error:
-        raise ValueError(f"argument --inputs: can't open {path!r}: {error.strerror}") from None
-    except (OSError, ValueError, TypeError, zipfile.BadZipFile) as error:  # TypeError: it has one array without a name
-        raise ValueError(f"argument --inputs: {path!r} is no .npz file of numpy.savez: {error}") from None
-
-
 def _inputs(exported: Any, arrays: Mapping[str, Any] | None, path: str) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """The model's arguments and keyword arguments: the example's, which the file has, with arrays in their places."""
     from torch.export.graph_signature import InputKind
@@ -101,7 +74,7 @@ def _inputs(exported: Any, arrays: Mapping[str, Any] | None, path: str) -> tuple
     example = exported.example_inputs
     if arrays is None:
         if example is None:
-            raise ValueError(f"{path!r} has no example inputs: give it --inputs FILE.npz with {_listed(names)}")
+            raise ValueError(f"{path!r} has no example inputs: give it --inputs FILE.npz with {listed(names)}")
         return example  # type: ignore[no-any-return]
     leaves = _placed(arrays, names, [None] * len(names) if example is None else tree_leaves(example))
     args, kwargs = tree_unflatten(leaves, exported.call_spec.in_spec)
@@ -113,18 +86,12 @@ def _placed(arrays: Mapping[str, Any], names: Sequence[str], examples: Sequence[
     position."""
     import torch
 
-    positions = {f"{_WITHOUT_NAME}{position}": name for position, name in enumerate(names)}
-    if not set(arrays) & set(names):
-        arrays = {positions.get(key, key): array for key, array in arrays.items()}
-    if unknown := [key for key in arrays if key not in names]:
-        raise ValueError(
-            f"argument --inputs: the model has no input {_listed(unknown)}; it has {len(names)}: {_listed(names)}"
-        )
+    arrays = named(arrays, names)
     leaves = list(examples)
     for i, name in enumerate(names):
         if name not in arrays:
             if leaves[i] is None:
-                raise ValueError(f"argument --inputs: there is no array {name!r}; the model takes {_listed(names)}")
+                raise ValueError(f"argument --inputs: there is no array {name!r}; the model takes {listed(names)}")
             continue
         tensor = torch.from_numpy(arrays[name])
         if not isinstance(leaves[i], torch.Tensor | None):
@@ -141,7 +108,3 @@ def _placed(arrays: Mapping[str, Any], names: Sequence[str], examples: Sequence[
 
 def _dtype(tensor: Any) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names))

@@ -60,6 +60,13 @@ class Program:
         return cls(argv, os.path.dirname(os.path.abspath(argv[0])), ExportedProgram(argv).run)
 
     @classmethod
+    def of_onnx(cls, argv: list[str]) -> Program:
+        """An ONNX file, with its inputs. Raises as `OnnxModel`."""
+        from amanda.cli.onnx_model import OnnxModel
+
+        return cls(argv, os.path.dirname(os.path.abspath(argv[0])), OnnxModel(argv).run)
+
+    @classmethod
     def of_module(cls, argv: list[str]) -> Program:
         try:
             path = os.getcwd()

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import IO, Any
 
-from amanda.cli import exported_program
+from amanda.cli import exported_program, onnx_model
 from amanda.cli.program import Program
 from amanda.driver import protocol, registry
 
@@ -23,8 +23,8 @@ def add(command: argparse.ArgumentParser) -> None:
     option(
         "program",
         nargs=argparse.REMAINDER,
-        help="a script and its arguments, after all options of ours; or a .pt2 file of torch.export, which "
-        "--inputs FILE.npz and --runs N may follow",
+        help="a script and its arguments, after all options of ours; or a .pt2 file of torch.export, or an .onnx file, "
+        "which --inputs FILE.npz and --runs N may follow",
     )
 
 
@@ -39,9 +39,10 @@ def program_of(given: argparse.Namespace) -> Program | None:
         return Program.of_module(given.module)
     if not given.program:
         return None
-    is_exported = given.program[0].endswith(exported_program.SUFFIX)
+    made = {exported_program.SUFFIX: Program.of_exported, onnx_model.SUFFIX: Program.of_onnx}
+    make = made.get(os.path.splitext(given.program[0])[1], Program.of_script)
     try:
-        return Program.of_exported(given.program) if is_exported else Program.of_script(given.program)
+        return make(given.program)
     except OSError as error:
         raise ValueError(f"can't open {given.program[0]!r}: {error.strerror}") from None
 
@@ -50,7 +51,7 @@ def required(given: argparse.Namespace) -> Program:
     """The same, where there must be one."""
     program = program_of(given)
     if program is None:
-        raise ValueError("expected a script, or -m and a module, or a .pt2 file")
+        raise ValueError("expected a script, or -m and a module, or a .pt2 or .onnx file")
     return program
 
 

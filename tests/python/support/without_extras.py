@@ -56,6 +56,12 @@ def _report(folder: Path) -> Any:
     return amanda.report(_dataset(folder / "dataset"))
 
 
+def _runtime(folder: Path) -> Any:
+    from amanda.cli import onnx_model
+
+    return onnx_model.runtime()
+
+
 USES = {
     "to_pandas": Use(["reports/data_frame.py, pandas"], lambda _: _tool("statistics.OpStatistics").to_pandas()),
     "to_parquet": Use(
@@ -75,6 +81,7 @@ USES = {
         ["tools/export_diff/libraries.py, onnx", "tools/export_diff/libraries.py, onnxruntime"],
         lambda folder: _tool("export_diff.ExportDiff", path=folder / "model.onnx"),
     ),
+    "an ONNX file": Use(["cli/onnx_model.py, onnx", "cli/onnx_model.py, onnxruntime"], _runtime),
     "Capture": Use(
         ["tools/capture/stores.py, safetensors", "toolkit/tensor_file.py, safetensors"],
         lambda folder: _tool("capture.Capture", ops="relu", folder=folder / "captured"),
@@ -94,6 +101,7 @@ COMMANDS = [
     "profile --parquet rows.parquet train.py",
     "flops --parquet rows.parquet train.py",
     "diff --against-onnx model.onnx train.py",
+    "ls model.onnx",
     "watch --parquet out train.py",
     "watch --tensorboard out train.py",
 ]
