@@ -131,7 +131,7 @@ class Chain:
         return linked[::-1]
 
     def _constants(self) -> dict[str, Any]:
-        """What parts and routines get that no step makes and no run gives."""
+        """The constants that parts and routines get, and the defaults of inputs."""
         asked = {name for step, _ in self._parts for name in step.reads} | set(self._fetches)
         constants = {name: self._program.constant(name) for name in asked if self._program.is_constant(name)}
         return {**self._program.defaults(), **constants}

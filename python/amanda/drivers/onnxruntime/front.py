@@ -120,7 +120,7 @@ def _warn_if_wanted(session: Any, method: str) -> None:
 
 
 def _chain(session: Any, output_names: Sequence[str] | None) -> Chain | None:
-    """What runs in place of the session; None if it runs itself."""
+    """The chain that runs in place of the session. None if the session runs itself."""
     toolset = BACKEND.toolset()
     if toolset is None:
         return None

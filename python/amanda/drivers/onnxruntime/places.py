@@ -23,8 +23,8 @@ class Places:
     """The places of the operators of a graph that ONNX Runtime made of another.
 
     An optimizer drops metadata, but keeps the names of values that it does not fuse away. So an operator stands for the
-    written nodes between its values and the next ones that are left. What it inserts on the way to such a value belongs
-    to that value's operator.
+    written nodes between its values and the next ones that are left. An operator that it inserts on the way to such a
+    value belongs to that value's operator.
     """
 
     def __init__(self, written: Any, optimized: Any) -> None:

@@ -46,24 +46,24 @@ run_with_ortvaluevector = Method("run_with_ortvaluevector")
 
 
 def source_of(session: Any) -> str | bytes | None:
-    """The path or the bytes of the model; None: the session was made of something that it does not keep."""
+    """The path or the bytes of the model. None if the session does not keep what it was made of."""
     found: str | bytes | None = getattr(session, "_model_path", None) or getattr(session, "_model_bytes", None)
     return found
 
 
 def options_of(session: Any) -> Any:
-    """A copy of the options that are in force, without libraries of custom operators: ONNX Runtime does not tell them."""
+    """A copy of the options that are in force, without libraries of custom operators, which ONNX Runtime does not give."""
     return session._sess.session_options
 
 
 def runs(session: Any) -> Callable[[list[str], dict[str, Any], Any], list[Any]]:
-    """What `run` of a session calls once it has checked its arguments."""
+    """The function that `run` of a session calls once it has checked its arguments."""
     found: Callable[[list[str], dict[str, Any], Any], list[Any]] = session._sess.run
     return found
 
 
 def schemas() -> list[Any]:
-    """Of all operators that are registered, in all versions."""
+    """The schemas of all operators that are registered, in all versions."""
     return list(state.get_all_operator_schema())
 
 

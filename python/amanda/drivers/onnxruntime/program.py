@@ -32,7 +32,7 @@ class Unreadable(Exception):
 
 
 class Program:
-    """What a session runs: the graph that ONNX Runtime made of its model.
+    """The graph that a session runs: ONNX Runtime made it of the model.
 
     Parts of it, which are not optimized again, run the same kernels. A part that was cut out of the model as it was written
     would be fused otherwise, and compute other bits.
@@ -146,7 +146,7 @@ class Program:
 
 
 def stamp(source: str | bytes | None) -> tuple[int, int] | None:
-    """What tells that a file has changed; None if there is no file."""
+    """The size and time of a file, by which a change is noticed. None if there is no file."""
     if not isinstance(source, str):
         return None
     try:

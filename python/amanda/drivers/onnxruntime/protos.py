@@ -13,7 +13,7 @@ Array = np.ndarray[Any, Any]
 
 
 def attributes(node: Any) -> dict[str, str]:
-    """What is fixed in a node, as text: `"strides": "[1, 1]"`. Bodies are left out."""
+    """The attributes of a node, as text: `"strides": "[1, 1]"`. Bodies are left out."""
     plain = [
         each for each in node.attribute if each.type not in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
     ]
@@ -31,7 +31,7 @@ def operators_inside(node: Any) -> list[Any]:
 
 
 def reads(node: Any) -> list[str]:
-    """What a node gets from around it, what its bodies capture included."""
+    """The values that a node gets from around it. Those that its bodies capture are included."""
     return [name for name in (*node.input, *(name for body in bodies(node) for name in _captured(body))) if name]
 
 

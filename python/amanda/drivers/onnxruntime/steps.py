@@ -16,7 +16,7 @@ from amanda.drivers.onnxruntime.program import Program, Unreadable
 
 
 class Edited(Protocol):
-    """What is known of values that routines made."""
+    """The types of values that routines made."""
 
     def kind_of(self, name: str) -> str: ...
     def is_constant(self, name: str) -> bool: ...
