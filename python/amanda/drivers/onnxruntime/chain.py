@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from amanda import _core
-from amanda.drivers.onnxruntime import protos
+from amanda.drivers.onnxruntime import kinds, protos
 from amanda.drivers.onnxruntime.program import Program
 from amanda.drivers.onnxruntime.steps import Operands, Original, Part, Run, TapStep, locked
+from amanda.drivers.onnxruntime.unsupported import warn
 
 if TYPE_CHECKING:
     from amanda.drivers.onnxruntime.site import Shown
@@ -99,7 +100,11 @@ class Chain:
 
     def _emit(self, step: TapStep, edited: Operands) -> None:
         if not step.writes:
-            self._looking.append(step)
+            hidden = [name for name in step.shows if not kinds.can_leave(self._edited.kind_of(name))]
+            if hidden:
+                warn(f"{hidden[0]!r}, a {self._edited.kind_of(hidden[0])}, can't leave the graph: no tool looks at it")
+            else:
+                self._looking.append(step)
             return
         self._flush()
         self._steps.append(step)
@@ -116,12 +121,13 @@ class Chain:
     def _linked(self) -> list[tuple[Any, list[str]]]:
         """The steps that are needed, each with the values that no later one reads."""
         needed, linked = set(self._fetches), []
+        is_alone = sum(isinstance(step, list) for step in self._steps) == 1
         for step in reversed(self._steps):
             if isinstance(step, list):
                 made = [name for node in step for name in node.output if name in needed]
                 if not made:
                     continue
-                part = Part(self._program, self._edited, step, made)
+                part = Part(self._program, self._edited, step, made, is_alone=is_alone)
                 reads, makes, runs = part.reads, made, part
             else:
                 reads, makes, runs = step.reads, list(step.writes.values()), step

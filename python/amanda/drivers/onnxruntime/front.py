@@ -56,9 +56,12 @@ def unpatch() -> None:
 @functools.wraps(port.run.original)
 def _run(self: Any, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> Any:
     chain = _chain(self, output_names)
-    if chain is None or not chain.accepts(input_feed):
-        return port.run.original(self, output_names, input_feed, run_options)
-    return chain.run(input_feed, run_options)
+    if chain is not None and chain.accepts(input_feed):
+        try:
+            return chain.run(input_feed, run_options)
+        except Unreadable as why:
+            warn(f"a session runs without tools: {why}")
+    return port.run.original(self, output_names, input_feed, run_options)
 
 
 @functools.wraps(port.run_async.original)
@@ -131,19 +134,15 @@ def _chain(session: Any, output_names: Sequence[str] | None) -> Chain | None:
     if not known.outputs_set.issuperset(names):
         return None  # it says so
     signature = "" if names == known.outputs else repr(names)
-    try:
-        chain: Chain | None = known.cache.get(toolset, signature, BACKEND, Site(known, names)).lowered
-    except Unreadable as why:
-        warn(f"a session runs without tools: {why}")
-        return None
+    chain: Chain | None = known.cache.get(toolset, signature, BACKEND, Site(known, names)).lowered
     return chain
 
 
 def _program_of(session: Any) -> Program | None:
     known: tuple[Any, Program | str] | None = session.__dict__.get(_PROGRAM)
-    if known is None or known[0] is not session._sess:  # its providers were changed: it is another one
+    if known is None or known[0] is not port.inner_of(session):  # its providers were changed: it is another one
         with _lock:
-            known = session._sess, _read(session)
+            known = port.inner_of(session), _read(session)
             session.__dict__[_PROGRAM] = known
     found = known[1]
     if isinstance(found, str):

@@ -51,9 +51,14 @@ def source_of(session: Any) -> str | bytes | None:
     return found
 
 
-def options_of(session: Any) -> Any:
+def inner_of(session: Any) -> Any:
+    """The session of ONNX Runtime's own that it stands for. It is another one after `set_providers`."""
+    return session._sess
+
+
+def options_of(inner: Any) -> Any:
     """A copy of the options that are in force, without libraries of custom operators, which ONNX Runtime does not give."""
-    return session._sess.session_options
+    return inner.session_options
 
 
 def runs(session: Any) -> Callable[[list[str], dict[str, Any], Any], list[Any]]:

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -43,7 +44,7 @@ class Program:
 
     def __init__(self, session: Any) -> None:
         source = _checked(port.source_of(session))
-        self._options = functools.partial(port.options_of, session)
+        self._options = functools.partial(port.options_of, port.inner_of(session))
         self._providers = session.get_providers()
         self._provider_options = session.get_provider_options()
         self._folder = tempfile.mkdtemp(prefix="amanda-onnx-")  # sessions map its weights into memory from there
@@ -59,6 +60,7 @@ class Program:
         self.cache = _core.ArtifactCache()
         initializers = {each.name: each for each in self.model.graph.initializer}
         self._constants = {name: each for name, each in initializers.items() if name not in self.optional}
+        self._arrays: dict[str, Array] = {}
         self._kinds = self._kinds_of_values()
 
     # ---- values -----------------------------------------------------------------------------------------------------
@@ -82,10 +84,11 @@ class Program:
         """Its type; "" if it is not known."""
         return self._kinds.get(name, ("", None))[0]
 
-    @functools.cache  # noqa: B019  as long as the program
     def constant(self, name: str) -> Array:
-        found: Array = numpy_helper.to_array(self._constants[name], base_dir=self._folder)
-        return found
+        """The elements of a constant, which are read when they are asked for first."""
+        if name not in self._arrays:
+            self._arrays[name] = numpy_helper.to_array(self._constants[name], base_dir=self._folder)
+        return self._arrays[name]
 
     def defaults(self) -> dict[str, Array]:
         """The values of inputs that need not be given."""
@@ -95,14 +98,35 @@ class Program:
     # ---- sessions ---------------------------------------------------------------------------------------------------
 
     def part(
-        self, nodes: Sequence[Any], inputs: Mapping[str, str], outputs: Sequence[str], constants: Mapping[str, Array]
+        self,
+        nodes: Sequence[Any],
+        inputs: Mapping[str, str],
+        outputs: Sequence[str],
+        constants: Mapping[str, Array],
+        *,
+        is_alone: bool,
     ) -> Any:
-        """A session of some of its nodes. `inputs`: their types by name; `constants`: more than it has."""
-        types = {name: kinds.proto_of(kind) for name, kind in inputs.items()}
-        return self._session(protos.part(self.model, nodes, types, outputs, constants))
+        """A session of some of its nodes.
 
-    def _session(self, model: Any) -> Any:
+        Arguments:
+            inputs: their types by name.
+            constants: more than it has.
+            is_alone: it is the only part. The threads of several wait asleep, so that one part does not slow another.
+
+        Raises:
+            Unreadable: ONNX Runtime cannot make it.
+        """
+        types = {name: kinds.proto_of(kind) for name, kind in inputs.items()}
+        model = protos.part(self.model, nodes, types, outputs, constants)
+        try:
+            return self._session(model, {} if is_alone else {"session.intra_op.allow_spinning": "0"})
+        except Exception as error:  # its classes have no common base
+            raise Unreadable(f"ONNX Runtime can't run a part of its graph ({first_line(error)})") from error
+
+    def _session(self, model: Any, entries: Mapping[str, str] = MappingProxyType({})) -> Any:
         options = self._options()
+        for key, value in entries.items():
+            options.add_session_config_entry(key, value)
         options.graph_optimization_level = _OFF
         options.enable_profiling = False
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", self._folder)

@@ -10,7 +10,7 @@ from amanda import _core
 from amanda.drivers.onnxruntime import coverage, kinds, op_types, protos
 from amanda.drivers.onnxruntime.chain import Chain
 from amanda.drivers.onnxruntime.op_types import BACKEND
-from amanda.drivers.onnxruntime.program import Program
+from amanda.drivers.onnxruntime.program import Program, Unreadable, first_line
 from amanda.drivers.onnxruntime.unsupported import warn
 
 
@@ -63,8 +63,14 @@ class Site:
         for each in inside:
             coverage.skipped(op_types.full_name(each))
 
-    def lower(self, sites: list[tuple[int, list[_core.Tap]]]) -> Chain:
-        return Chain(self._program, self._shown, dict(sites), self._outputs)
+    def lower(self, sites: list[tuple[int, list[_core.Tap]]]) -> Chain | None:
+        try:
+            return Chain(self._program, self._shown, dict(sites), self._outputs)
+        except Unreadable as why:
+            warn(f"a session runs without tools: {why}")
+        except Exception as error:  # no reason to end a program
+            warn(f"a session runs without tools: its graph can't be cut ({type(error).__name__}: {first_line(error)})")
+        return None
 
     def _symbols(self, names: Any) -> Any:
         return [self._program.value(each) for each in names] if isinstance(names, tuple) else self._program.value(names)

@@ -107,7 +107,7 @@ class TapStep:
         edits = _every if original is not None else _none if tap.kind == "observe" else tap.selects
         before = own.chosen(edits)
         #: By the index of an operand, the name of its new value.
-        self.writes = {i: f"{name}@{tap.id}" for i, name in before.items()}
+        self.writes = {i: f"{name}@{tap.id}.{i}" for i, name in before.items()}  # a node may read a value twice
         self._dtypes = {i: kinds.dtype_of(edited.kind_of(name)) for i, name in before.items()}
         captured = original.captured if original is not None else []
         self.shows = {*takes.values(), *gets.values()}
@@ -157,15 +157,20 @@ class Part:
     """
 
     def __init__(
-        self, program: Program, edited: Edited, nodes: list[Any], makes: list[str], constants: Sequence[str] = ()
+        self,
+        program: Program,
+        edited: Edited,
+        nodes: list[Any],
+        makes: list[str],
+        *,
+        is_alone: bool,
     ) -> None:
-        """`constants`: those of the program that runs may give other values."""
-        self._program, self._nodes, self._makes = program, nodes, makes
+        self._program, self._nodes, self._makes, self._is_alone = program, nodes, makes, is_alone
         made = {name for node in nodes for name in node.output}
         outside = dict.fromkeys(name for node in nodes for name in protos.reads(node) if name not in made)
-        self._baked = [name for name in outside if edited.is_constant(name) or name in constants]
+        self._baked = [name for name in outside if edited.is_constant(name)]
         others = [name for name in outside if name not in self._baked and not program.is_constant(name)]
-        self._takes = {name: kind for name in others if (kind := edited.kind_of(name))}
+        self._takes = {name: edited.kind_of(name) for name in others}
         for name in (*others, *makes):
             if not kinds.can_leave(edited.kind_of(name)):
                 raise Unreadable(f"{name!r}, a {edited.kind_of(name)}, can't leave the graph")
@@ -173,6 +178,8 @@ class Part:
         self._run: Callable[[list[str], dict[str, Any], Any], list[Any]] | None = None
         self._shown: list[tuple[int, str, bool]] = []
         self._lock = threading.Lock()
+        if not self._baked:
+            self._up_to_date({})
 
     @property
     def reads(self) -> list[str]:
@@ -203,7 +210,9 @@ class Part:
             old = self._in_force
             if self._run is None or any(not _equal(values[name], old[name]) for name in self._baked):
                 new = {name: values[name] for name in self._baked}
-                self._run = port.runs(self._program.part(self._nodes, self._takes, self._makes, new))
+                self._run = port.runs(
+                    self._program.part(self._nodes, self._takes, self._makes, new, is_alone=self._is_alone)
+                )
                 self._in_force = new
             return self._run
 
@@ -213,11 +222,15 @@ class Original:
 
     def __init__(self, program: Program, edited: Edited, node: Any, inputs: Operands, outputs: Operands) -> None:
         self._inputs, self._outputs = inputs, outputs
-        self._names = list(inputs.names)
         self._results = list(outputs.names)
-        constants = [name for name in self._names if program.is_constant(name)]
-        self._part = Part(program, edited, [node], [name for name in node.output if name], constants)
-        self.captured = [name for name in self._part.reads if name not in self._names]
+        alone = type(node)()
+        alone.CopyFrom(node)
+        self._names = [f"{name}@{i}" if name else "" for i, name in enumerate(inputs.names)]  # it may read one twice
+        alone.input[:] = self._names[: len(node.input)]
+        sources = dict(zip(self._names, inputs.names, strict=True))
+        made = [name for name in node.output if name]
+        self._part = Part(program, _Given(edited, program, sources), [alone], made, is_alone=False)
+        self.captured = [name for name in self._part.reads if name not in sources]
 
     def __call__(self, run: Run, *inputs: Any) -> Any:
         """Its result; a tuple if it has several."""
@@ -225,6 +238,20 @@ class Original:
         self._part(inner)
         results = self._outputs.arranged([inner.values[name] if name else None for name in self._results])
         return results[0] if len(results) == 1 else tuple(results)
+
+
+class _Given:
+    """The values that a routine gives to an operator, each in place of one that it got."""
+
+    def __init__(self, edited: Edited, program: Program, sources: dict[str, str]) -> None:
+        self._edited, self._program, self._sources = edited, program, sources
+
+    def kind_of(self, name: str) -> str:
+        return self._edited.kind_of(self._sources.get(name, name))
+
+    def is_constant(self, name: str) -> bool:
+        source = self._sources.get(name)
+        return source is not None and (self._program.is_constant(source) or self._edited.is_constant(source))
 
 
 def locked(value: Any) -> Any:

@@ -1,9 +1,12 @@
 """All ways in which programs make and run sessions."""
 
+import gc
 import logging
+import os
 import subprocess
 import sys
 import threading
+import weakref
 
 import amanda
 import numpy as np
@@ -296,16 +299,58 @@ def test_sequences_pass_between_parts():
             opened.run(None, {"x": X})
 
 
+def test_a_value_that_a_node_reads_twice():
+    """An edit of one position leaves the other as it is."""
+    opened = session(model([helper.make_node("Sub", ["x", "x"], ["y"])], constants={}))
+    alone = bits(opened.run(None, {"x": X}))
+    for regime in REGIMES:
+        with amanda.apply(Every(regime)):
+            assert bits(opened.run(None, {"x": X})) == alone
+
+    def edits(schedule):
+        tool = amanda.Tool("edits")
+        tool.add_inst_for_op(schedule)
+        return tool
+
+    for tool, expected in (
+        (edits(lambda context: context.insert_before_op(lambda b: b * 0, inputs=[1])), X),
+        (edits(lambda context: context.insert_before_op(lambda a, b: (a * 3, b))), X * 3 - X),
+        (edits(lambda context: context.replace_op(lambda a, b, op: op(a, b * 0), op=context.op)), X),
+    ):
+        with amanda.apply(tool):
+            assert bits(opened.run(None, {"x": X})) == bits([expected])
+
+
+def test_a_session_and_what_was_made_of_it_are_freed_together():
+    opened = session()
+    with amanda.apply(Every("after")):
+        opened.run(None, {"x": X})
+    made = weakref.ref(opened.__dict__["_amanda_program"][1])
+    gone = weakref.ref(opened)
+    folder = made()._folder
+    assert os.path.exists(folder)
+    del opened
+    assert gone() is None
+    gc.collect()
+    assert made() is None
+    assert not os.path.exists(folder)
+
+
 def test_bfloat16_runs_without_tools_that_would_cut_there():
     nodes = [
         helper.make_node("Cast", ["x"], ["c"], to=TensorProto.BFLOAT16),
         helper.make_node("Cast", ["c"], ["y"], to=TensorProto.FLOAT),
     ]
     opened = session(model(nodes, constants={}), "DISABLED")
-    alone, tool = bits(opened.run(None, {"x": X})), Every("look")
-    with amanda.apply(tool):
+    alone, look = bits(opened.run(None, {"x": X})), Every("look")
+    with amanda.apply(look):
         assert bits(opened.run(None, {"x": X})) == alone
-    assert tool.evidence().operators == 2
+    assert look.values == 2  # not the value between
+    assert "'c', a tensor(bfloat16), can't leave the graph: no tool looks at it" in look.evidence().not_looked_at
+    cuts = Every("after")
+    with amanda.apply(cuts):
+        assert bits(opened.run(None, {"x": X})) == alone
+    assert "a tensor(bfloat16), can't leave the graph" in cuts.evidence().not_looked_at
 
 
 def test_a_half_model():
