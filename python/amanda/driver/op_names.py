@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from amanda.core import near_names
 from amanda.driver import protocol, registry
@@ -13,20 +14,23 @@ _BACKWARD = re.compile(r"_?Backward\d*$")
 
 
 class _Known:
-    """The operators of these drivers in every spelling, or None if a driver cannot list its operators."""
+    """The operators of these drivers in every spelling, or None if a driver cannot list its operators. Those of the driver
+    that is registered first come first: of equal suggestions, its own is given."""
 
     def __init__(self, of: list[protocol.Driver]) -> None:
         self.drivers = of
-        self.spellings: set[str] | None = set()
+        self.spellings: dict[str, None] | None = {}
         for driver in of:
             operators = driver.operators()
             if operators is None:
                 self.spellings = None
                 return
+            own: set[str] = set()
             for operator in operators:
                 qualified, _, overload = operator.partition(".")
                 name = qualified.partition("::")[2]
-                self.spellings |= {qualified, name, f"{qualified}.{overload}", f"{name}.{overload}"}
+                own |= {qualified, name, f"{qualified}.{overload}", f"{name}.{overload}"}
+            self.spellings |= dict.fromkeys(sorted(own))
 
 
 _known: _Known | None = None
@@ -60,8 +64,8 @@ def complaint(pattern: str) -> str | None:
         return f"no operator {pattern!r}; did you mean {' or '.join(map(repr, meant))}?"
     if qualified:
         return f"no operator {pattern!r}"
-    qualified = " or ".join(repr(f"{driver.namespace_of_new}::{pattern}") for driver in loaded)
-    return f"no operator {pattern!r}; if it is registered later, give its namespace as well: {qualified}"
+    example = f"{loaded[0].namespace_of_new}::{pattern}"
+    return f"no operator {pattern!r}; if it is registered later, give its namespace as well: {example!r}"
 
 
 def names_for(value: object) -> list[str]:
@@ -70,25 +74,25 @@ def names_for(value: object) -> list[str]:
         if named := driver.operators_named_by(value):
             return list(named)[:3]
     name = getattr(value, "__name__", type(value).__name__)
-    return _similar(name, _spellings(name) or set()) if isinstance(name, str) and callable(value) else []
+    return _similar(name, _spellings(name) or {}) if isinstance(name, str) and callable(value) else []
 
 
-def _similar(pattern: str, spellings: set[str]) -> list[str]:
+def _similar(pattern: str, spellings: Iterable[str]) -> list[str]:
     """At most three similar names; one, if only the case differs."""
     kind = "::" in pattern, "." in pattern
-    of_kind = [name for name in sorted(spellings) if ("::" in name, "." in name) == kind]
+    of_kind = [name for name in spellings if ("::" in name, "." in name) == kind]
     return near_names.near(pattern, of_kind, most=3, cutoff=0.8)
 
 
-def _of_a_path(pattern: str, spellings: set[str]) -> list[str]:
+def _of_a_path(pattern: str, spellings: Iterable[str]) -> list[str]:
     """The operator that the path of a function or class means: "F.relu", "torch.nn.ReLU", "torch.ops.aten.relu.default"."""
     if "::" in pattern or "." not in pattern:
         return []
-    found = [near_names.near(name, sorted(spellings), cutoff=1.0) for name in reversed(pattern.split("."))]
+    found = [near_names.near(name, list(spellings), cutoff=1.0) for name in reversed(pattern.split("."))]
     return next((names for names in found if names and "." not in names[0]), [])
 
 
-def _spellings(pattern: str) -> set[str] | None:
+def _spellings(pattern: str) -> dict[str, None] | None:
     """All spellings of all operators; listed again if `pattern` is not among them, because it may have been added."""
     global _known
     loaded = list(registry.loaded())

@@ -419,6 +419,12 @@ def test_a_name_of_no_operator_is_refused():
         negates("onnx::Convv")
 
 
+@pytest.mark.parametrize("given", ["F.relu", "torch.nn.ReLU", "torch.ops.aten.relu.default"])
+def test_in_a_program_with_both_pytorchs_names_are_suggested(given):
+    with pytest.raises(ValueError, match=f"no operator '{given}'; did you mean 'relu'"):
+        negates(given)
+
+
 def test_numpy_helper_reads_what_was_written():
     """The oracle of the tests above: the weights in the model are these."""
     assert bits([numpy_helper.to_array(model().graph.initializer[0])]) == bits([WEIGHT])
