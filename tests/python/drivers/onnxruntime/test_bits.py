@@ -7,7 +7,7 @@ import torch
 from export_models import exported
 from sessions import REGIMES, Every, bits, flat, session
 
-LEVELS = ("DISABLED", "BASIC", "EXTENDED", "ALL")
+LEVELS = "DISABLED", *(pytest.param(name, marks=pytest.mark.long) for name in ("BASIC", "EXTENDED")), "ALL"
 
 
 @pytest.fixture(scope="module")
