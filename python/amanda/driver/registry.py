@@ -113,8 +113,9 @@ def make_coverage_counters(tools: list[int]) -> list[CoverageCounter]:
     present = [*loaded(), *waiting()]
     made = [counter for driver in present if (counter := driver.make_coverage_counter(tools)) is not None]
     if not made:
-        names = " or ".join(driver.framework for driver in _registered)
-        absent = f"{names} is not" if len(_registered) == 1 else "neither is"
+        *others, last = [driver.framework for driver in _registered]
+        names = f"{', '.join(others)} or {last}" if others else last
+        absent = "none of them is" if others else f"{last} is not"
         raise _core.Error(
             f"[scope] coverage counts what {names} is asked for, and {absent} installed, or this build has no driver for "
             "it; apply the tools without coverage=True"

@@ -64,6 +64,7 @@ def test_without_a_program_it_prints_the_installation(doctor):
         "caught for filters",
         "torch.compile",
         "tensorflow",
+        "onnxruntime",
         "thread-local storage",
     ]
     assert re.fullmatch(r"\d{2,} of torch's are used, and all are there", lines["private names"])

@@ -144,10 +144,11 @@ def test_errors_say_what_to_do(says, monkeypatch):
     with says(ValueError, "[scope] coverage is True or False, got 'yes'"):
         amanda.apply(tool(), coverage="yes")
     monkeypatch.setattr(registry, "_loaded", [])
+    monkeypatch.setattr(registry, "waiting", list)
     with says(
         amanda.Error,
-        "[scope] coverage counts what PyTorch or TensorFlow is asked for, and neither is installed, or this build has no "
-        "driver for it; apply the tools without coverage=True",
+        "[scope] coverage counts what PyTorch, TensorFlow or ONNX Runtime is asked for, and none of them is installed, or "
+        "this build has no driver for it; apply the tools without coverage=True",
     ):
         amanda.apply(tool(), coverage=True)
 
