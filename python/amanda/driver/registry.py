@@ -76,13 +76,18 @@ def refusal() -> str | None:
     return str(_refused[-1]) if _refused and not _loaded else None
 
 
+def _frameworks() -> str:
+    """ "PyTorch, TensorFlow or ONNX Runtime"."""
+    *others, last = [driver.framework for driver in _registered]
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 def absence() -> str | None:
     """The reason why tools will see nothing of a program: no framework is installed that a driver fits. Otherwise None."""
     if _loaded or waiting():
         return None
-    names = " or ".join(driver.framework for driver in _registered)
     return (
-        f"no {names} that this amanda has a driver for is installed for {sys.executable}, so tools see nothing; "
+        f"no {_frameworks()} that this amanda has a driver for is installed for {sys.executable}, so tools see nothing; "
         "`amanda doctor` says what would fit"
     )
 
@@ -113,9 +118,8 @@ def make_coverage_counters(tools: list[int]) -> list[CoverageCounter]:
     present = [*loaded(), *waiting()]
     made = [counter for driver in present if (counter := driver.make_coverage_counter(tools)) is not None]
     if not made:
-        *others, last = [driver.framework for driver in _registered]
-        names = f"{', '.join(others)} or {last}" if others else last
-        absent = "none of them is" if others else f"{last} is not"
+        names = _frameworks()
+        absent = f"{names} is not" if len(_registered) == 1 else "none of them is"
         raise _core.Error(
             f"[scope] coverage counts what {names} is asked for, and {absent} installed, or this build has no driver for "
             "it; apply the tools without coverage=True"

@@ -181,7 +181,7 @@ def test_a_program_without_a_framework(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[0] == (
-        f"amanda: no PyTorch or TensorFlow that this amanda has a driver for is installed for {sys.executable}, so tools "
-        "see nothing; `amanda doctor` says what would fit"
+        "amanda: no PyTorch, TensorFlow or ONNX Runtime that this amanda has a driver for is installed for "
+        f"{sys.executable}, so tools see nothing; `amanda doctor` says what would fit"
     )
     assert "ModuleNotFoundError: No module named 'torch'" in done.stderr
