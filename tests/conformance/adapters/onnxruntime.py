@@ -75,7 +75,7 @@ class Graph:
         body.add("Identity", [f"{made}.0.on"], f"{made}.0.goes_on")
         inputs = [info(f"{made}.0.i", INT), info(f"{made}.0.on", BOOL), *map(info, body.prefixed(step.body.inputs))]
         results = [body.names[name] for name in step.body.outputs]
-        # What a loop carries on under its own name is a node of the body.
+        # An output of a body needs a node of the body, also where the loop carries a value on unchanged.
         for i, name in enumerate(results):
             body.add("Identity", [name], f"{made}.0.out{i}")
         outputs = [info(f"{made}.0.goes_on", BOOL), *(info(f"{made}.0.out{i}") for i in range(len(results)))]

@@ -185,10 +185,6 @@ class Part:
     def reads(self) -> list[str]:
         return [*self._takes, *self._baked]
 
-    @property
-    def makes(self) -> list[str]:
-        return self._makes
-
     def shows(self, names: AbstractSet[str], results: AbstractSet[str]) -> None:
         """Routines get these values, and can't write to them. `results`: those that the program gets."""
         self._shown = [(i, name, name in results) for i, name in enumerate(self._makes) if name in names]

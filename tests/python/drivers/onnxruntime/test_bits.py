@@ -1,9 +1,8 @@
-"""What a session computes in a scope is what it computes alone, to the last bit."""
+"""A session computes in a scope what it computes alone, to the last bit."""
 
 import amanda
 import export_zoo
 import pytest
-import torch
 from export_models import exported
 from sessions import REGIMES, Every, bits, flat, session
 
@@ -77,13 +76,3 @@ def test_results_are_the_programs_own():
     for value in flat(kept):
         with pytest.raises(ValueError, match="read-only"):
             value += 1
-
-
-def test_threads_stay_as_they_are():
-    before = torch.get_num_threads()
-    opened = session()
-    from sessions import X
-
-    with amanda.apply(Every("after")):
-        opened.run(None, {"x": X})
-    assert torch.get_num_threads() == before
