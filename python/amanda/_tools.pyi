@@ -63,5 +63,5 @@ def flop_operators() -> list[str]:
     """The operators that Flops counts, or lists as products that are not counted."""
 def is_counting_flops() -> bool:
     """Is a Flops tool open on this thread?"""
-def make_flops(uncounted: bool, cpu_attention: bool) -> tuple[typing_extensions.CapsuleType, FlopCounts, collections.abc.Callable]:
-    """The tool, what it counts, and a function that narrows it, which the tool must outlive."""
+def make_flops(uncounted: bool, cpu_attention: bool, operators: collections.abc.Sequence[tuple[str, str, str, str, str]] = []) -> tuple[typing_extensions.CapsuleType, FlopCounts, collections.abc.Callable]:
+    """The tool, what it counts, and a function that narrows it, which the tool must outlive. `operators`: of graphs, as (full name, formula, name of the input, name of the weight, the weight's layout)."""

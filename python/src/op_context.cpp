@@ -305,6 +305,9 @@ void bind_operands(ContextClass& context) {
   context.def("infos", &infos, py::arg("side"),
               "What the driver says of its inputs, outputs, grad_outputs, grad_inputs.");
   context.def("inputs", [](const ContextHandle& h) { return operands(*h.get(), Side::kInputs); })
+      .def(
+          "attribute", [](const ContextHandle& h, const std::string& name) { return h.get()->attribute(name); },
+          py::arg("name"))
       .def("parameter_names", [](const ContextHandle& h) { return parameter_names(*h.get()); })
       .def("has_outputs", [](const ContextHandle& h) { return h.get()->has_outputs(); })
       .def("has_grad_inputs", [](const ContextHandle& h) { return h.get()->has_grad_inputs(); })

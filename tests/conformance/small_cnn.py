@@ -71,6 +71,8 @@ class Regime(Protocol):
     """What `OpContext.namespace` is."""
     edits: bool
     """Can tools change values there?"""
+    trains: bool
+    """Can tools change values there, and does the framework compute gradients?"""
 
     def build(self) -> Model: ...
 
@@ -90,10 +92,59 @@ class Model(Protocol):
 
 
 def regimes() -> Iterator[Regime]:
+    if importlib.util.find_spec("onnxruntime") is not None and importlib.util.find_spec("onnx") is not None:
+        yield from _of_onnxruntime()
     if importlib.util.find_spec("torch") is not None:
         yield from _of_torch()
     elif importlib.util.find_spec("tensorflow") is not None:  # never both in one process
         yield from _of_tensorflow()
+
+
+def _of_onnxruntime() -> Iterator[Regime]:
+    import onnx
+    import onnxruntime
+    from onnx import helper, numpy_helper
+
+    filters = np.ascontiguousarray(WEIGHTS["filters"].transpose(3, 2, 0, 1))
+    images = np.ascontiguousarray(IMAGES.transpose(0, 3, 1, 2))
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["images", "filters"], ["convolved"]),
+            helper.make_node("Relu", ["convolved"], ["features"]),
+            helper.make_node("ReduceMean", ["features"], ["pooled"], axes=[2, 3], keepdims=0),
+            helper.make_node("MatMul", ["pooled", "matrix"], ["product"]),
+            helper.make_node("Add", ["product", "bias"], ["scores"]),
+        ],
+        "cnn",
+        [helper.make_tensor_value_info("images", onnx.TensorProto.FLOAT, images.shape)],
+        [onnx.ValueInfoProto(name="scores")],
+        [numpy_helper.from_array(value, name) for name, value in (WEIGHTS | {"filters": filters}).items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    class Built:
+        def __init__(self) -> None:
+            options = onnxruntime.SessionOptions()
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # or it fuses words
+            self.session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+
+        def run(self) -> Any:
+            return self.session.run(None, {"images": images})[0]
+
+        def step(self) -> dict[str, Any]:
+            raise NotImplementedError
+
+    class Sessions:
+        name = f"onnxruntime/{'.'.join(onnxruntime.__version__.split('.')[:2])}/graph"
+        edits = True
+        trains = False
+        build: Any = staticmethod(Built)
+        apply = staticmethod(amanda.apply)
+
+        def from_nhwc(self, array: Any) -> Any:
+            return array.transpose(0, 3, 1, 2) if array.ndim == 4 else array
+
+    yield Sessions()
 
 
 def _of_torch() -> Iterator[Regime]:
@@ -132,7 +183,7 @@ def _of_torch() -> Iterator[Regime]:
 
     class Eager:
         name = f"pytorch/{'.'.join(torch.__version__.split('.')[:2])}/eager"
-        edits = True
+        edits = trains = True
         build: Any = staticmethod(Built)
         apply = staticmethod(amanda.apply)
 
@@ -207,7 +258,8 @@ def _of_tensorflow() -> Iterator[Regime]:
 
     class OfTensorFlow:
         def __init__(self, mode: str, model: type[Model], edits: bool = True) -> None:
-            self.name, self.build, self.edits = f"tensorflow/2.21/{mode}", model, edits
+            self.name, self.build = f"tensorflow/2.21/{mode}", model
+            self.edits = self.trains = edits
             self.apply = amanda.apply
 
         def from_nhwc(self, array: Any) -> Any:

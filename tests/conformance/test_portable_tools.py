@@ -9,18 +9,21 @@ import numpy as np
 import pytest
 import small_cnn
 from amanda.research.error_injection import BitFlip, Campaign, ErrorInjection, RandomValue, StuckAt
+from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms
-from amanda.tools.mapping import names_of, vocabulary
-from amanda.tools.mapping.words import VOCABULARY
+from amanda.tools.mapping import names_of, vocabulary, words
 from amanda.tools.profile import Profile
+from amanda.tools.pruning import MagnitudePruning
+from amanda.tools.quantization import FakeQuantization
 from amanda.tools.statistics import OpStatistics
-from small_cnn import WEIGHTS, WORDS, by_numpy, gradients_by_numpy
+from small_cnn import IMAGES, WEIGHTS, WORDS, by_numpy, gradients_by_numpy
 
 REGIMES = {regime.name: regime for regime in small_cnn.regimes()}
 EDITED = [name for name, regime in REGIMES.items() if regime.edits]
-WORD_OF = {name.partition("::")[2]: word for word in VOCABULARY for name in names_of(word)}
+TRAINED = [name for name, regime in REGIMES.items() if regime.trains]
+WORD_OF = {name.partition("::")[2]: word for word in (*words(), *WORDS) for name in names_of(word)}
 
 
 @pytest.fixture(params=REGIMES)
@@ -30,6 +33,11 @@ def regime(request):
 
 @pytest.fixture(params=EDITED)
 def edited(request):
+    return REGIMES[request.param]
+
+
+@pytest.fixture(params=TRAINED)
+def trained(request):
     return REGIMES[request.param]
 
 
@@ -73,10 +81,10 @@ def test_counts(regime):
     np.testing.assert_allclose(expected, by_numpy().add, rtol=1e-5)
 
 
-def test_counts_in_training(edited):
-    model, tool = edited.build(), Count()
+def test_counts_in_training(trained):
+    model, tool = trained.build(), Count()
     expected = model.step()
-    with edited.apply(tool):
+    with trained.apply(tool):
         found = model.step()
     assert tool.forward == dict.fromkeys(WORDS, 1)
     assert sorted(word for _, word in tool.backward) == sorted(WORDS)
@@ -135,6 +143,77 @@ def test_statistics(regime):
     assert statistics.skipped == {}
 
 
+def test_flops(regime):
+    model, flops = regime.build(), Flops(uncounted=False)
+    with regime.apply(flops):
+        for _ in range(2):
+            model.run()
+    convolution = 2 * by_numpy().conv2d.size * 3 * 3 * 3
+    product = 2 * by_numpy().matmul.size * 5
+    if regime.name.endswith("/compile"):
+        assert flops.total == 0  # it says so
+        return
+    assert flops.total == 2 * (convolution + product)
+    assert sorted(flops.by_operator().values()) == [2 * product, 2 * convolution]
+
+
+def test_flops_lists_what_it_does_not_know(regime):
+    model, flops = regime.build(), Flops()
+    with regime.apply(flops):
+        model.run()
+    if not regime.name.endswith("/compile"):
+        assert {word_of(name) for name in flops.uncounted} >= {"relu", "mean", "add"}
+        assert flops.uncounted_products == {}
+
+
+@pytest.mark.parametrize("sparsity", [0.5, 0.9])
+def test_pruning(edited, sparsity):
+    model, pruning = edited.build(), MagnitudePruning(sparsity)
+    expected = model.run()
+    with edited.apply(pruning):
+        found = [model.run() for _ in range(2)]
+    kept = {name: without_smallest(WEIGHTS[name], sparsity) for name in ("filters", "matrix")}
+    np.testing.assert_allclose(found[0], by_numpy(**kept).add, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(model.run(), expected)
+    assert sorted(row.pruned for row in pruning.rows()) == sorted(int((each == 0).sum()) for each in kept.values())
+    assert pruning.covered.share == pytest.approx(155 / 159)
+    assert [row.elements for row in pruning.unhandled] == [4]  # the bias
+
+
+def without_smallest(weight, sparsity):
+    kept = weight.astype(np.float64).reshape(-1)
+    kept[np.argsort(np.abs(kept))[: round(sparsity * kept.size)]] = 0
+    return kept.reshape(weight.shape)
+
+
+def test_quantization(edited):
+    model, quantization = edited.build(), FakeQuantization()
+    with edited.apply(quantization):
+        found = model.run()
+    # PyTorch's matmul may multiply two activations; words say that a factor is a weight.
+    matrix = (rounded_activation if edited.name.startswith("pytorch/") else rounded_weight)(WEIGHTS["matrix"])
+    forward = by_numpy(rounded_activation(IMAGES), filters=rounded_weight(WEIGHTS["filters"]))
+    expected = rounded_activation(forward.mean) @ matrix + WEIGHTS["bias"]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert quantization.skipped == {}
+
+
+def rounded_weight(weight):
+    """To -128 to 127, with one scale for each output channel, the last dimension."""
+    extremes = np.abs(weight).max(tuple(range(weight.ndim - 1)))
+    scale = np.maximum(extremes / 127.5, np.finfo(np.float32).eps).astype(np.float32)
+    return np.clip(np.round(weight * (np.float32(1) / scale)), -128, 127) * scale
+
+
+def rounded_activation(values):
+    values = np.asarray(values, np.float32)
+    low, high = min(values.min(), 0), max(values.max(), 0)
+    scale = np.float32((high - low) / 255)
+    zero = np.clip(-np.round(low / scale), 0, 255)
+    return (np.clip(np.round(values * (np.float32(1) / scale)) + zero, 0, 255) - zero) * scale
+
+
 @pytest.mark.parametrize("bins", [None, [-2.0, -0.5, 0.0, 0.5, 1.0, 3.0]])
 def test_histograms(regime, bins):
     model, tool = regime.build(), ValueHistograms(ops=names_of(*WORDS), bins=bins)
@@ -150,9 +229,9 @@ def test_histograms(regime, bins):
     assert tool.skipped == {}
 
 
-def test_gradients(edited):
-    model, tool = edited.build(), GradientStatistics()
-    with edited.apply(tool):
+def test_gradients(trained):
+    model, tool = trained.build(), GradientStatistics()
+    with trained.apply(tool):
         model.step()
     norms = collections.defaultdict(list)
     for row in tool.rows():
@@ -179,9 +258,9 @@ def test_the_profile(regime):
     assert profile.skipped == {}
 
 
-def test_the_profile_backward(edited):
-    model, profile = edited.build(), Profile(backward=True)
-    with edited.apply(profile):
+def test_the_profile_backward(trained):
+    model, profile = trained.build(), Profile(backward=True)
+    with trained.apply(profile):
         for _ in range(3):
             model.step()
     rows = {word_of(row.name): row for row in profile.rows()}

@@ -4,6 +4,7 @@
 #include <flops/bilinear_runs.h>
 #include <flops/flops.h>
 #include <flops/tensorflow_formulas.h>
+#include <flops/word_formulas.h>
 #include <gtest/gtest.h>
 
 namespace amanda::tools {
@@ -16,7 +17,7 @@ using Shape = std::optional<IntVector>;  // empty: not known
 
 std::optional<int64_t> flops_of(const std::string& name, const Shape& a, const Shape& b, const Shape& output,
                                 const std::string& equation = "") {
-  const BilinearOperator* op = find_tensorflow_operator(name);
+  const auto op = find_tensorflow_operator(name);
   return op ? op->flops({a, b, output}, equation) : std::nullopt;
 }
 
@@ -25,19 +26,19 @@ constexpr int64_t kProducts = 2 * (4 * 3 * 10) * (5 * 3 * 4);
 
 TEST(TensorflowFormulas, AConvolutionIsTheSameInBothLayouts) {
   const IntVector filter{5, 3, 4, 10};
-  EXPECT_EQ(flops_of("Conv2D", IntVector{2, 8, 6, 4}, filter, IntVector{2, 4, 3, 10}), 2 * kProducts);
-  EXPECT_EQ(flops_of("Conv2D", IntVector{2, 4, 8, 6}, filter, IntVector{2, 10, 4, 3}), 2 * kProducts);
+  EXPECT_EQ(convolution_of({IntVector{2, 8, 6, 4}, filter, IntVector{2, 4, 3, 10}}, "HWIO"), 2 * kProducts);
+  EXPECT_EQ(convolution_of({IntVector{2, 4, 8, 6}, filter, IntVector{2, 10, 4, 3}}, "HWIO"), 2 * kProducts);
 }
 
 TEST(TensorflowFormulas, ItsGradientsTakeAsMany) {
   const IntVector image{2, 8, 6, 4}, filter{5, 3, 4, 10}, grad{2, 4, 3, 10};
-  EXPECT_EQ(flops_of("Conv2DBackpropInput", filter, grad, image), 2 * kProducts);
+  EXPECT_EQ(convolution_of({grad, filter, image}, "HWOI", true), 2 * kProducts);
   EXPECT_EQ(flops_of("Conv2DBackpropFilter", image, grad, filter), 2 * kProducts);
 }
 
 TEST(TensorflowFormulas, WithGroupsAnOutputChannelSeesItsGroupAlone) {
   // 2 groups: the filter has 2 of 4 channels.
-  EXPECT_EQ(flops_of("Conv2D", IntVector{2, 8, 6, 4}, IntVector{5, 3, 2, 10}, IntVector{2, 4, 3, 10}), kProducts);
+  EXPECT_EQ(convolution_of({IntVector{2, 8, 6, 4}, IntVector{5, 3, 2, 10}, IntVector{2, 4, 3, 10}}, "HWIO"), kProducts);
   EXPECT_EQ(flops_of("Conv2DBackpropFilter", IntVector{2, 8, 6, 4}, IntVector{2, 4, 3, 10}, IntVector{5, 3, 2, 10}),
             kProducts);
 }
@@ -46,7 +47,7 @@ TEST(TensorflowFormulas, DepthwiseConvolutions) {
   // 4 channels with 3 filters of 5x3 each.
   const IntVector image{2, 8, 6, 4}, filter{5, 3, 4, 3}, grad{2, 4, 3, 12};
   const int64_t flops = 2 * (2 * 4 * 3 * 12) * (5 * 3);
-  EXPECT_EQ(flops_of("DepthwiseConv2dNative", image, filter, grad), flops);
+  EXPECT_EQ(convolution_of({image, filter, grad}, "HWIM"), flops);
   EXPECT_EQ(flops_of("DepthwiseConv2dNativeBackpropInput", filter, grad, image), flops);
   EXPECT_EQ(flops_of("DepthwiseConv2dNativeBackpropFilter", image, grad, filter), flops);
 }
@@ -54,29 +55,28 @@ TEST(TensorflowFormulas, DepthwiseConvolutions) {
 TEST(TensorflowFormulas, ConvolutionsOfVolumes) {
   const IntVector image{1, 4, 5, 6, 2}, filter{2, 2, 3, 2, 7}, grad{1, 3, 4, 4, 7};
   const int64_t flops = 2 * (3 * 4 * 4 * 7) * (2 * 2 * 3 * 2);
-  EXPECT_EQ(flops_of("Conv3D", image, filter, grad), flops);
-  EXPECT_EQ(flops_of("Conv3DBackpropInputV2", filter, grad, image), flops);
+  EXPECT_EQ(convolution_of({image, filter, grad}, "DHWIO"), flops);
+  EXPECT_EQ(flops_of("Conv3DBackpropInput", filter, grad, image), flops);
   EXPECT_EQ(flops_of("Conv3DBackpropFilterV2", image, grad, filter), flops);
 }
 
 TEST(TensorflowFormulas, VectorizedLayoutsAreNotCovered) {
-  EXPECT_EQ(flops_of("Conv2D", IntVector{2, 1, 8, 6, 4}, IntVector{8, 1, 3, 3, 4}, IntVector{2, 2, 8, 6, 4}),
+  EXPECT_EQ(convolution_of({IntVector{2, 1, 8, 6, 4}, IntVector{8, 1, 3, 3, 4}, IntVector{2, 2, 8, 6, 4}}, "HWIO"),
             std::nullopt);
 }
 
 TEST(TensorflowFormulas, AProductIsTheSameTransposed) {
   for (const Shape& a : {Shape(IntVector{3, 4}), Shape(IntVector{4, 3})}) {
     for (const Shape& b : {Shape(IntVector{4, 5}), Shape(IntVector{5, 4})}) {
-      EXPECT_EQ(flops_of("MatMul", a, b, IntVector{3, 5}), 2 * 3 * 4 * 5);
+      EXPECT_EQ(matmul_of({a, b, IntVector{3, 5}}), 2 * 3 * 4 * 5);
     }
   }
 }
 
 TEST(TensorflowFormulas, BatchesOfAProductBroadcast) {
-  EXPECT_EQ(flops_of("BatchMatMulV2", IntVector{7, 1, 3, 4}, IntVector{6, 4, 5}, IntVector{7, 6, 3, 5}),
-            2 * 7 * 6 * 3 * 4 * 5);
-  EXPECT_EQ(flops_of("BatchMatMulV2", IntVector{4, 3}, IntVector{6, 4, 5}, IntVector{6, 3, 5}), 2 * 6 * 3 * 4 * 5);
-  EXPECT_EQ(flops_of("BatchMatMulV2", IntVector{2, 0, 4}, IntVector{2, 4, 5}, IntVector{2, 0, 5}), 0);
+  EXPECT_EQ(matmul_of({IntVector{7, 1, 3, 4}, IntVector{6, 4, 5}, IntVector{7, 6, 3, 5}}), 2 * 7 * 6 * 3 * 4 * 5);
+  EXPECT_EQ(matmul_of({IntVector{4, 3}, IntVector{6, 4, 5}, IntVector{6, 3, 5}}), 2 * 6 * 3 * 4 * 5);
+  EXPECT_EQ(matmul_of({IntVector{2, 0, 4}, IntVector{2, 4, 5}, IntVector{2, 0, 5}}), 0);
 }
 
 TEST(TensorflowFormulas, Einsum) {
@@ -103,9 +103,9 @@ TEST(TensorflowFormulas, AnEinsumThatIsNoProductIsNotCovered) {
 TEST(TensorflowFormulas, TwoOfThreeShapesAreEnoughForAProduct) {
   const Shape a = IntVector{7, 3, 4}, b = IntVector{7, 4, 5}, output = IntVector{7, 3, 5};
   const int64_t flops = 2 * 7 * 3 * 4 * 5;
-  EXPECT_EQ(flops_of("BatchMatMulV2", a, {}, output), flops);
-  EXPECT_EQ(flops_of("BatchMatMulV2", {}, b, output), flops);
-  EXPECT_EQ(flops_of("BatchMatMulV2", {}, {}, output), std::nullopt);
+  EXPECT_EQ(matmul_of({a, {}, output}), flops);
+  EXPECT_EQ(matmul_of({{}, b, output}), flops);
+  EXPECT_EQ(matmul_of({{}, {}, output}), std::nullopt);
   EXPECT_EQ(flops_of("Einsum", a, {}, output, "bij,bjk->bik"), flops);
   EXPECT_EQ(flops_of("Einsum", {}, b, output, "bij,bjk->bik"), flops);
   EXPECT_EQ(flops_of("Einsum", {}, b, output, "...ij,...jk->...ik"), flops);
@@ -115,13 +115,13 @@ TEST(TensorflowFormulas, TwoOfThreeShapesAreEnoughForAProduct) {
 
 TEST(TensorflowFormulas, UnknownSizesAreNotGuessed) {
   const Shape batch = IntVector{kUnknown, 3, 4}, output = IntVector{7, 3, 5}, some = IntVector{kUnknown, 3, 5};
-  EXPECT_EQ(flops_of("BatchMatMulV2", batch, {}, output), 2 * 7 * 3 * 4 * 5);  // the batch's size is that of the result
-  EXPECT_EQ(flops_of("BatchMatMulV2", batch, IntVector{4, 5}, some), std::nullopt);
+  EXPECT_EQ(matmul_of({batch, {}, output}), 2 * 7 * 3 * 4 * 5);  // the batch's size is that of the result
+  EXPECT_EQ(matmul_of({batch, IntVector{4, 5}, some}), std::nullopt);
   EXPECT_EQ(flops_of("Einsum", batch, IntVector{4, 5}, some, "bij,jk->bik"), std::nullopt);
   EXPECT_EQ(flops_of("Einsum", batch, IntVector{4, 5}, output, "bij,jk->bik"), 2 * 7 * 3 * 4 * 5);
-  EXPECT_EQ(flops_of("Conv2D", {}, IntVector{3, 3, 4, 8}, IntVector{kUnknown, 5, 5, 8}), std::nullopt);
-  EXPECT_EQ(flops_of("Conv2D", {}, IntVector{3, 3, kUnknown, 8}, IntVector{2, 5, 5, 8}), std::nullopt);
-  EXPECT_EQ(flops_of("Conv2D", {}, {}, IntVector{2, 5, 5, 8}), std::nullopt);
+  EXPECT_EQ(convolution_of({{}, IntVector{3, 3, 4, 8}, IntVector{kUnknown, 5, 5, 8}}, "HWIO"), std::nullopt);
+  EXPECT_EQ(convolution_of({{}, IntVector{3, 3, kUnknown, 8}, IntVector{2, 5, 5, 8}}, "HWIO"), std::nullopt);
+  EXPECT_EQ(convolution_of({{}, {}, IntVector{2, 5, 5, 8}}, "HWIO"), std::nullopt);
 }
 
 class BilinearRunsTest : public ::testing::Test {
@@ -166,7 +166,7 @@ TEST(TensorflowFlops, CountsWhatRunsWithoutAGraph) {
       {.info = {"tensorflow", "MatMul", "", {"a", "b"}, {"product"}, ""}, .kernel = [](const Operands&) -> Operands {
          return {Array({3, 5}, std::vector<double>(15))};
        }});
-  Flops flops;
+  Flops flops({.operators = {{"tensorflow::MatMul", FlopsFormula::kProduct, "a", "b"}}});
   {
     Scope scope(flops);
     auto in = scope.enter();

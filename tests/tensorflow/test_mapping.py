@@ -6,7 +6,7 @@ import amanda
 import numpy as np
 import pytest
 import tensorflow as tf
-from amanda.tools.mapping import VOCABULARY, names_of, vocabulary
+from amanda.tools.mapping import names_of, vocabulary, words
 from tutorial_mapping import MappedCountOPTool
 
 KEYS = {"op_type", "roles", "layout", "weight_layout", "grad_roles"}
@@ -77,7 +77,7 @@ def test_a_small_network():
         x = tf.nn.bias_add(tf.reshape(x, (2, 16)) @ dense, scale)
         return tf.nn.softmax(x + x)
 
-    tool = keys_of(in_function, network, (2, 4, 4, 3), (3, 3, 3, 4), (4,), (16, 4), ops=names_of(*VOCABULARY))
+    tool = keys_of(in_function, network, (2, 4, 4, 3), (3, 3, 3, 4), (4,), (16, 4), ops=names_of(*words()))
     assert tool.forward[:-1] == [
         {"op_type": "conv2d", "roles": {"input": 0, "weight": 1}, "layout": "NHWC", "weight_layout": "HWIO"},
         {"op_type": "batch_norm", "roles": {"input": 0, "weight": 1, "bias": 2, "mean": 3, "variance": 4},
@@ -172,9 +172,9 @@ def test_gradients_of_products(front):
 def test_every_role_is_an_input_of_the_operator():
     from tensorflow.python.framework import op_def_registry
 
-    for word in VOCABULARY.values():
-        for name, roles in word.tensorflow.items():
-            inputs = {argument.name for argument in op_def_registry.get(name).input_arg}
+    for word in words().values():
+        for name, roles in word["TensorFlow"].items():
+            inputs = {argument.name for argument in op_def_registry.get(name.removeprefix("tensorflow::")).input_arg}
             assert inputs >= set(roles.values()), name
 
 

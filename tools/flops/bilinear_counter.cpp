@@ -1,12 +1,18 @@
 #include "flops/bilinear_counter.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "flops/tensorflow_formulas.h"
+#include "flops/word_formulas.h"
+
 namespace amanda::tools {
 namespace {
+
+const std::string kTensorflow = "tensorflow";
 
 std::string name_of(const OpInfo& op) { return op.ns + "::" + op.name; }
 
@@ -46,8 +52,36 @@ struct Count {
 
 }  // namespace
 
+BilinearCounter::BilinearCounter(std::shared_ptr<FlopCounts> counts, const std::vector<FlopsOperator>& operators)
+    : counts_(std::move(counts)) {
+  for (const FlopsOperator& each : operators) operators_[each.name].push_back(each);
+}
+
+std::vector<std::string> BilinearCounter::types() const {
+  std::vector<std::string> names = tensorflow_operators();
+  for (const auto& [name, descriptions] : operators_) names.push_back(name);
+  return names;
+}
+
+bool BilinearCounter::knows(const std::string& ns) const {
+  return ns == kTensorflow || std::any_of(operators_.begin(), operators_.end(), [&](const auto& described) {
+           const std::string known = described.first.substr(0, described.first.find("::"));
+           return ns == known || ns.starts_with(known + ".");  // com.microsoft.nchwc
+         });
+}
+
+bool BilinearCounter::has_formula(const OpInfo& op) const {
+  return operators_.contains(name_of(op)) || (op.ns == kTensorflow && find_tensorflow_operator(op.name));
+}
+
+std::optional<BilinearOperator> BilinearCounter::find(const OpInfo& op) const {
+  const auto described = operators_.find(name_of(op));
+  if (described != operators_.end()) return find_described(described->second, op);
+  return op.ns == kTensorflow ? find_tensorflow_operator(op.name) : std::nullopt;
+}
+
 void BilinearCounter::analyze(OpContext& context) {
-  const BilinearOperator* op = find_tensorflow_operator(context.op().name);
+  const std::optional<BilinearOperator> op = find(context.op());
   if (!op) return;
   const std::string name = name_of(context.op());
   const Count count{counts_, counts_->tally(name, context.module_path(), false), counts_->uncounted_tally(name, true)};
@@ -70,13 +104,13 @@ void BilinearCounter::analyze(OpContext& context) {
 
 void BilinearCounter::analyze_backward(OpContext& context) {
   const OpInfo& backward = *context.backward_op();
-  if (!find_tensorflow_operator(backward.name)) return;
+  if (!has_formula(backward)) return;
   // An einsum's gradient may also take an Einsum of one operand, which is no product.
   const std::string own = context.backward_attribute("equation");
   if (!own.empty() && own.find(',') == std::string::npos) return;
   const std::string name = name_of(backward);
   const Count count{counts_, counts_->tally(name, context.module_path(), true), counts_->uncounted_tally(name, true)};
-  const BilinearOperator* op = find_tensorflow_operator(context.op().name);
+  const std::optional<BilinearOperator> op = find(context.op());
   if (!op) {
     context.insert_after_backward_op([count](Values&) { count.add(std::nullopt); },
                                      {.grad_inputs = Positions::none(), .with_run = false});
@@ -107,7 +141,7 @@ std::shared_ptr<BilinearRuns> BilinearCounter::runs(OpId id) {
 }
 
 void BilinearCounter::list_uncounted(OpContext& context) {
-  if (find_tensorflow_operator(context.op().name) || is_tensorflow_view(context.op().name)) return;
+  if (has_formula(context.op()) || is_tensorflow_view(context.op().name)) return;
   FlopCounts::Tally& tally = counts_->uncounted_tally(name_of(context.op()), may_multiply(context.op().name));
   context.insert_after_op([counts = counts_, &tally](Values&) { tally.add(0); }, {.outputs = Positions::none()});
 }

@@ -3,22 +3,29 @@
 
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "amanda/amanda.h"
 #include "amanda/base/mutex.h"
 #include "flops/bilinear_runs.h"
 #include "flops/flop_counts.h"
-#include "flops/tensorflow_formulas.h"
+#include "flops/flops_options.h"
 
 namespace amanda::tools {
 
-/// Counts TensorFlow's operators, by the shapes of each run: an analysis may be of several nodes, in graphs for other
+/// Counts operators of graphs, by the shapes of each run: an analysis may be of several nodes, in graphs for other
 /// shapes.
 class BilinearCounter {
  public:
-  /// Adds to `counts`.
-  explicit BilinearCounter(std::shared_ptr<FlopCounts> counts) : counts_(std::move(counts)) {}
+  /// Adds to `counts`. `operators`: those that have a formula, in addition to some of TensorFlow.
+  BilinearCounter(std::shared_ptr<FlopCounts> counts, const std::vector<FlopsOperator>& operators);
 
+  /// The names of the operators that have a formula: "onnx::Conv".
+  std::vector<std::string> types() const;
+  /// True if it counts operators of this namespace, or of one around it: "onnx".
+  bool knows(const std::string& ns) const;
   /// Analyzes an operator that has a formula.
   void analyze(OpContext& context);
   /// Analyzes a backward operator that would have a formula, too.
@@ -27,10 +34,13 @@ class BilinearCounter {
   void list_uncounted(OpContext& context);
 
  private:
+  bool has_formula(const OpInfo& op) const;
+  std::optional<BilinearOperator> find(const OpInfo& op) const;
   std::shared_ptr<BilinearRuns> runs(OpId id);
 
   const std::shared_ptr<FlopCounts> counts_;
-  Mutex mutex_;  // of the map
+  std::map<std::string, std::vector<FlopsOperator>> operators_;  // by name
+  Mutex mutex_;                                                  // of the map
   std::map<OpId, std::shared_ptr<BilinearRuns>> runs_;
 };
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "amanda/base/mutex.h"
+#include "flops/bilinear_operator.h"
 #include "flops/flop_counts.h"
-#include "flops/tensorflow_formulas.h"
 
 namespace amanda::tools {
 

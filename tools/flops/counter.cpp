@@ -49,7 +49,6 @@ std::optional<FamilyMember> find(const Members& members, const std::string& name
   return found == members.end() ? std::nullopt : std::optional(found->second);
 }
 
-bool is_tensorflow(const OpInfo& op) { return op.ns == "tensorflow"; }
 std::string type_name(const OpInfo& op) { return op.ns + "::" + op.name; }
 
 /// "AddmmBackward0": the number is that of the operator's overload.
@@ -82,12 +81,12 @@ struct FlopCounter::GradOutput {
   bool has_tangent = false;
 };
 
-FlopCounter::FlopCounter(size_t index, bool cpu_attention, std::shared_ptr<FlopCounts> counts)
+FlopCounter::FlopCounter(size_t index, const FlopsOptions& options, std::shared_ptr<FlopCounts> counts)
     : Tool("flops.counter"),
       index_(index),
-      cpu_attention_(cpu_attention),
+      cpu_attention_(options.cpu_attention),
       counts_(std::move(counts)),
-      bilinear_(std::make_shared<BilinearCounter>(counts_)) {
+      bilinear_(std::make_shared<BilinearCounter>(counts_, options.operators)) {
   add_inst_for_op([this](OpContext& context) { analyze(context); }, {.ops = OpFilter(types()), .optional = true});
   add_inst_for_op([this](OpContext& context) { analyze_backward(context); },
                   {.backward = true, .ops = OpFilter(types()), .optional = true});
@@ -103,9 +102,14 @@ UncountedGradients::UncountedGradients(const std::shared_ptr<FlopCounts>& counts
       {.backward = true, .ops = OpFilter(operators_with_uncounted_gradients()), .optional = true});
 }
 
-std::vector<std::string> FlopCounter::types() {
-  std::vector<std::string> types = tensorflow_operators();
-  types.push_back(std::string("aten::") + kCpuAttention);
+std::vector<std::string> FlopCounter::types() const {
+  std::vector<std::string> types = torch_types(), others = bilinear_->types();
+  types.insert(types.end(), others.begin(), others.end());
+  return types;
+}
+
+std::vector<std::string> FlopCounter::torch_types() {
+  std::vector<std::string> types{std::string("aten::") + kCpuAttention};
   for (const auto& [name, member] : kForward) types.push_back("aten::" + name);
   types.insert(types.end(), torch_operators().begin(), torch_operators().end());
   return types;
@@ -127,7 +131,7 @@ std::shared_ptr<ForwardRuns> FlopCounter::forward_runs(OpId id) {
 // ---- forward --------------------------------------------------------------------------------------------------------
 
 void FlopCounter::analyze(OpContext& context) {
-  if (is_tensorflow(context.op())) return bilinear_->analyze(context);
+  if (bilinear_->knows(context.op().ns)) return bilinear_->analyze(context);
   if (counts_->compiled().leaves_out(context)) return;
   if (const TorchOperator* op = find_torch_operator(type_name(context.op()))) {
     return op->flops ? count_sized(context, *op) : list(context);
@@ -225,7 +229,7 @@ void FlopCounter::list(OpContext& context) {
 // ---- backward -------------------------------------------------------------------------------------------------------
 
 void FlopCounter::analyze_backward(OpContext& context) {
-  if (is_tensorflow(*context.backward_op())) return bilinear_->analyze_backward(context);
+  if (bilinear_->knows(context.backward_op()->ns)) return bilinear_->analyze_backward(context);
   if (counts_->compiled().leaves_out(context)) return;
   const std::string node = without_number(context.backward_op()->name);
   const std::string& forward = context.op().name;

@@ -13,6 +13,7 @@
 #include "amanda/base/mutex.h"
 #include "flops/bilinear_counter.h"
 #include "flops/flop_counts.h"
+#include "flops/flops_options.h"
 #include "flops/forward_runs.h"
 #include "flops/torch_operators.h"
 
@@ -21,15 +22,17 @@ namespace amanda::tools {
 class FlopCounter final : public Tool {
  public:
   /// `index`: of its flag in counted_inside().
-  FlopCounter(size_t index, bool cpu_attention, std::shared_ptr<FlopCounts> counts);
+  FlopCounter(size_t index, const FlopsOptions& options, std::shared_ptr<FlopCounts> counts);
 
-  /// The operators that it looks for.
-  static std::vector<std::string> types();
+  /// The operators of PyTorch that it looks for.
+  static std::vector<std::string> torch_types();
+  /// All operators that it looks for.
+  std::vector<std::string> types() const;
   /// A tool's flag on this thread: nonzero if something was counted or listed since the previous outermost operator.
   static uint8_t& counted_inside(size_t index);
   /// Lists a backward operator as a product that is not counted.
   static void list_backward(OpContext& context, const std::shared_ptr<FlopCounts>& counts);
-  /// The counter of TensorFlow's operators.
+  /// The counter of operators of graphs.
   const std::shared_ptr<BilinearCounter>& bilinear() const { return bilinear_; }
 
  private:

@@ -65,7 +65,7 @@ struct Open {
 // A dependent tool lists the uncounted operators: it sees the outermost operators, after they were counted.
 Flops::Flops(FlopsOptions options) : Tool("flops"), index_(next_index()) {
   const size_t index = index_;
-  counter_ = std::make_unique<FlopCounter>(index, options.cpu_attention, counts_);
+  counter_ = std::make_unique<FlopCounter>(index, options, counts_);
   gradients_ = std::make_unique<UncountedGradients>(counts_);
   depends_on(*counter_);
   depends_on(*gradients_);
@@ -77,7 +77,7 @@ Flops::Flops(FlopsOptions options) : Tool("flops"), index_(next_index()) {
   }
   add_inst_for_op([index, counts = counts_, bilinear = counter_->bilinear()](OpContext& context) {
     const OpInfo& op = context.op();
-    if (op.ns == "tensorflow") return bilinear->list_uncounted(context);
+    if (bilinear->knows(op.ns)) return bilinear->list_uncounted(context);
     if (counts->compiled().leaves_out(context) || is_view(op)) return;
     const std::string name = op.ns + "::" + op.name;
     FlopCounts::Tally& tally = counts->uncounted_tally(name, !is_torch_namespace(op.ns) || is_composite(name));
@@ -140,17 +140,17 @@ bool Flops::counts(const std::string& kernel, const std::string& module_path) co
   });
 }
 
-std::vector<std::string> Flops::operators() { return FlopCounter::types(); }
+std::vector<std::string> Flops::operators() { return FlopCounter::torch_types(); }
 
 void Flops::narrow(const OpFilter& ops, const ModuleFilter& modules) {
   const auto matches = [&](const std::string& type) { return ops.matches(type_of(type)); };
   // "linear" is meant as PyTorch's own, though quantized::linear has that name, too.
   const bool names_composite = std::any_of(kComposite.begin(), kComposite.end(), matches);
-  const std::vector<std::string> counted = FlopCounter::types();
-  const bool counts_any = std::any_of(counted.begin(), counted.end(), [&](const std::string& type) {
-    const bool is_other = !type.starts_with("aten::") && !type.starts_with("tensorflow::");
-    return !(names_composite && is_other) && matches(type);
-  });
+  const std::vector<std::string> of_graphs = counter_->bilinear()->types(), of_torch = FlopCounter::torch_types();
+  const bool counts_any = std::any_of(of_graphs.begin(), of_graphs.end(), matches) ||
+                          std::any_of(of_torch.begin(), of_torch.end(), [&](const std::string& type) {
+                            return !(names_composite && !type.starts_with("aten::")) && matches(type);
+                          });
   if (!counts_any) {
     throw std::invalid_argument(
         "[flops] narrow: nothing is counted in these operators themselves; what is counted often runs inside others, "

@@ -15,17 +15,12 @@
 #include "amanda/amanda.h"
 #include "amanda/base/mutex.h"
 #include "flops/flop_counts.h"
+#include "flops/flops_options.h"
 
 namespace amanda::tools {
 
 class FlopCounter;
 class UncountedGradients;
-
-/// Options of Flops.
-struct FlopsOptions {
-  bool uncounted = true;       ///< look at all operators, to list those that do not multiply, or are unknown, too
-  bool cpu_attention = false;  ///< also count fused attention on the CPU, which FlopCounterMode does not
-};
 
 /// Counts floating point operations over any number of runs, scopes and threads. An operator that throws is not
 /// counted.
@@ -46,7 +41,7 @@ class Flops : public Tool {
   static void count_in_replacement(const std::string& kernel, const std::string& module_path, int64_t flops);
   /// True if such a tool is open on this thread.
   static bool is_open();
-  /// The types of operators that are counted, or listed as products that are not.
+  /// The types of operators of PyTorch that are counted, or listed as products that are not.
   static std::vector<std::string> operators();
   /// The counts; they may outlive the tool.
   const std::shared_ptr<FlopCounts>& counts() const { return counts_; }

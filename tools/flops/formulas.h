@@ -4,10 +4,14 @@
 // biases, masks, padding and causality are not taken into account.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <span>
+
+#include "amanda/value.h"
 
 namespace amanda::tools {
 
@@ -15,6 +19,12 @@ using Sizes = std::span<const int64_t>;
 
 inline int64_t product(Sizes sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+}
+
+/// Empty if a size is kUnknown.
+inline std::optional<int64_t> known_product(Sizes sizes) {
+  const bool is_known = std::find(sizes.begin(), sizes.end(), kUnknown) == sizes.end();
+  return is_known ? std::optional(product(sizes)) : std::nullopt;
 }
 
 /// a: (..., m, k), b: (..., k, n); mkn multiply-adds for each of the batch (Golub & Van Loan, Matrix

@@ -1,5 +1,10 @@
 #include <pybind11/stl.h>
 
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
 #include "amanda/tool_capsule.h"
 #include "bindings.h"
 #include "flops/flops.h"
@@ -10,6 +15,24 @@ namespace amanda::python {
 namespace py = pybind11;
 using tools::FlopCounts;
 using tools::Flops;
+
+namespace {
+
+using Described = std::tuple<std::string, std::string, std::string, std::string, std::string>;
+
+std::vector<tools::FlopsOperator> described(const std::vector<Described>& operators) {
+  static const std::map<std::string, tools::FlopsFormula> formulas = {
+      {"product", tools::FlopsFormula::kProduct},
+      {"convolution", tools::FlopsFormula::kConvolution},
+      {"transposed convolution", tools::FlopsFormula::kTransposedConvolution}};
+  std::vector<tools::FlopsOperator> found;
+  for (const auto& [name, formula, input, weight, layout] : operators) {
+    found.push_back({name, formulas.at(formula), input, weight, layout});
+  }
+  return found;
+}
+
+}  // namespace
 
 void bind_flops(py::module_& m) {
   py::class_<FlopCounts::Row>(m, "FlopRow", "All runs of one operator type in one module.")
@@ -43,9 +66,9 @@ void bind_flops(py::module_& m) {
         "Counts what a replacement runs, in all Flops tools that are open on this thread.");
   m.def(
       "make_flops",
-      [](bool uncounted, bool cpu_attention) {
+      [](bool uncounted, bool cpu_attention, const std::vector<Described>& operators) {
         using Names = std::optional<std::vector<std::string>>;
-        auto tool = std::make_unique<Flops>(tools::FlopsOptions{uncounted, cpu_attention});
+        auto tool = std::make_unique<Flops>(tools::FlopsOptions{uncounted, cpu_attention, described(operators)});
         auto counts = tool->counts();
         auto narrow = [flops = tool.get()](const Names& ops, const Names& modules) {
           flops->narrow(ops ? OpFilter(*ops) : OpFilter(), modules ? ModuleFilter(*modules) : ModuleFilter());
@@ -53,8 +76,10 @@ void bind_flops(py::module_& m) {
         return std::tuple(capsule_of(std::move(tool)), std::move(counts),
                           py::cpp_function(narrow, py::arg("ops"), py::arg("modules")));
       },
-      py::arg("uncounted"), py::arg("cpu_attention"),
-      "The tool, what it counts, and a function that narrows it, which the tool must outlive.");
+      py::arg("uncounted"), py::arg("cpu_attention"), py::arg("operators") = std::vector<Described>(),
+      "The tool, what it counts, and a function that narrows it, which the tool must outlive. `operators`: of graphs, "
+      "as "
+      "(full name, formula, name of the input, name of the weight, the weight's layout).");
 }
 
 }  // namespace amanda::python

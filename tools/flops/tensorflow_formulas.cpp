@@ -6,71 +6,30 @@
 #include <string_view>
 
 #include "flops/formulas.h"
+#include "flops/word_formulas.h"
 
 namespace amanda::tools {
 namespace {
 
 using Counted = std::optional<int64_t>;
 
-Counted known_product(Sizes sizes) {
-  return std::find(sizes.begin(), sizes.end(), kUnknown) == sizes.end() ? Counted(product(sizes)) : std::nullopt;
-}
-
-// A filter is (spatial..., in, out) in every layout of the images, so the images' layout does not matter. Each element
-// of the forward convolution's output, which is as large as `image`, takes a product with (spatial..., in).
-template <size_t kDimensions>
-Counted by_filter(const std::optional<IntVector>& image, const std::optional<IntVector>& filter) {
-  if (!image || !filter || image->size() != kDimensions + 2 || filter->size() != kDimensions + 2) return std::nullopt;
-  const Counted elements = known_product(*image), products = known_product(Sizes(*filter).first(kDimensions + 1));
-  return elements && products ? Counted(2 * *elements * *products) : std::nullopt;
-}
-
-template <size_t kDimensions>
-Counted convolution(const BilinearShapes& shapes, const std::string&) {
-  return by_filter<kDimensions>(shapes.output, shapes.b);
-}
-template <size_t kDimensions>
+// A gradient is counted as the convolution, whose output is as large as the gradient that it takes.
+Counted convolution2d(const BilinearShapes& shapes, const std::string&) { return convolution_of(shapes, "HWIO"); }
+template <char kSpatial>
 Counted input_gradient(const BilinearShapes& shapes, const std::string&) {
-  return by_filter<kDimensions>(shapes.b, shapes.a);
+  return convolution_of({.b = shapes.a, .output = shapes.b}, kSpatial == '2' ? "HWIO" : "DHWIO");
 }
-template <size_t kDimensions>
+template <char kSpatial>
 Counted filter_gradient(const BilinearShapes& shapes, const std::string&) {
-  return by_filter<kDimensions>(shapes.b, shapes.output);
-}
-
-// The filter is (height, width, channels, multiplier): each element of the output takes a product with one channel.
-Counted by_depthwise_filter(const std::optional<IntVector>& image, const std::optional<IntVector>& filter) {
-  if (!image || !filter || image->size() != 4 || filter->size() != 4) return std::nullopt;
-  const Counted elements = known_product(*image), products = known_product(Sizes(*filter).first(2));
-  return elements && products ? Counted(2 * *elements * *products) : std::nullopt;
-}
-Counted depthwise(const BilinearShapes& shapes, const std::string&) {
-  return by_depthwise_filter(shapes.output, shapes.b);
+  return convolution_of({.b = shapes.output, .output = shapes.b}, kSpatial == '2' ? "HWIO" : "DHWIO");
 }
 Counted depthwise_input_gradient(const BilinearShapes& shapes, const std::string&) {
-  return by_depthwise_filter(shapes.b, shapes.a);
+  return convolution_of({.b = shapes.a, .output = shapes.b}, "HWIM");
 }
 Counted depthwise_filter_gradient(const BilinearShapes& shapes, const std::string&) {
-  return by_depthwise_filter(shapes.b, shapes.output);
+  return convolution_of({.b = shapes.output, .output = shapes.b}, "HWIM");
 }
-
-// The matrix is (..., kept, inner) or (..., inner, kept): its last two sizes, without the one that the result has.
-Counted inner_size(const std::optional<IntVector>& matrix, int64_t kept) {
-  if (!matrix || matrix->size() < 2) return std::nullopt;
-  const Counted elements = known_product(Sizes(*matrix).last(2));
-  return elements ? Counted(*elements / kept) : std::nullopt;
-}
-
-// a: (..., m, k), b: (..., k, n), both perhaps transposed; output: (..., m, n), with broadcast batches.
-Counted matmul(const BilinearShapes& shapes, const std::string&) {
-  const auto& output = shapes.output;
-  if (!output || output->size() < 2) return std::nullopt;
-  const Counted elements = known_product(*output);
-  if (!elements || *elements == 0) return elements;
-  const Counted inner = inner_size(shapes.a, (*output)[output->size() - 2]);
-  const Counted found = inner ? inner : inner_size(shapes.b, (*output)[output->size() - 1]);
-  return found ? Counted(2 * *elements * *found) : std::nullopt;
-}
+Counted product_of(const BilinearShapes& shapes, const std::string&) { return matmul_of(shapes); }
 
 // One operand of an einsum: "...ij".
 struct Term {
@@ -143,29 +102,19 @@ Counted einsum(const BilinearShapes& shapes, const std::string& equation) {
 }
 
 const std::map<std::string, BilinearOperator> kOperators = {
-    {"BatchMatMul", {matmul, 0, 1}},
-    {"BatchMatMulV2", {matmul, 0, 1}},
-    {"BatchMatMulV3", {matmul, 0, 1}},
-    {"Conv2D", {convolution<2>, 0, 1}},
-    {"Conv2DBackpropFilter", {filter_gradient<2>, 0, 2}},
-    {"Conv2DBackpropFilterV2", {filter_gradient<2>, 0, 2}},
-    {"Conv2DBackpropInput", {input_gradient<2>, 1, 2}},
-    {"Conv2DBackpropInputV2", {input_gradient<2>, 1, 2}},
-    {"Conv3D", {convolution<3>, 0, 1}},
-    {"Conv3DBackpropFilter", {filter_gradient<3>, 0, 2}},
-    {"Conv3DBackpropFilterV2", {filter_gradient<3>, 0, 2}},
-    {"Conv3DBackpropInput", {input_gradient<3>, 1, 2}},
-    {"Conv3DBackpropInputV2", {input_gradient<3>, 1, 2}},
-    {"DepthwiseConv2dNative", {depthwise, 0, 1}},
+    {"Conv2DBackpropFilter", {filter_gradient<'2'>, 0, 2}},
+    {"Conv2DBackpropFilterV2", {filter_gradient<'2'>, 0, 2}},
+    {"Conv3DBackpropFilter", {filter_gradient<'3'>, 0, 2}},
+    {"Conv3DBackpropFilterV2", {filter_gradient<'3'>, 0, 2}},
+    {"Conv3DBackpropInput", {input_gradient<'3'>, 1, 2}},
     {"DepthwiseConv2dNativeBackpropFilter", {depthwise_filter_gradient, 0, 2}},
     {"DepthwiseConv2dNativeBackpropInput", {depthwise_input_gradient, 1, 2}},
     {"Einsum", {einsum, 0, 0}},
-    {"FusedPadConv2D", {convolution<2>, 0, 2}},
-    {"FusedResizeAndPadConv2D", {convolution<2>, 0, 3}},
-    {"MatMul", {matmul, 0, 1}},
-    {"SparseMatMul", {matmul, 0, 1}},
-    {"_FusedConv2D", {convolution<2>, 0, 1}},
-    {"_FusedMatMul", {matmul, 0, 1}},
+    {"FusedPadConv2D", {convolution2d, 0, 2}},
+    {"FusedResizeAndPadConv2D", {convolution2d, 0, 3}},
+    {"SparseMatMul", {product_of, 0, 1}},
+    {"_FusedConv2D", {convolution2d, 0, 1}},
+    {"_FusedMatMul", {product_of, 0, 1}},
 };
 
 const std::set<std::string> kViews = {
@@ -176,9 +125,9 @@ const std::set<std::string> kViews = {
 
 }  // namespace
 
-const BilinearOperator* find_tensorflow_operator(const std::string& name) {
+std::optional<BilinearOperator> find_tensorflow_operator(const std::string& name) {
   const auto found = kOperators.find(name);
-  return found == kOperators.end() ? nullptr : &found->second;
+  return found == kOperators.end() ? std::nullopt : std::optional(found->second);
 }
 
 std::vector<std::string> tensorflow_operators() {
@@ -190,9 +139,9 @@ std::vector<std::string> tensorflow_operators() {
 bool is_tensorflow_view(const std::string& name) { return kViews.contains(name); }
 
 bool may_multiply(const std::string& name) {
-  static const std::vector<std::string> parts = {"Attention", "Cholesky", "Conv", "Determinant", "Dot",    "Eig",
-                                                 "Einsum",    "FFT",      "GRU",  "LSTM",        "MatMul", "Matrix",
-                                                 "Qr",        "RNN",      "Svd",  "Solve"};
+  static const std::vector<std::string> parts = {"Attention", "Cholesky", "Conv", "Det", "DFT",     "Dot",  "Eig",
+                                                 "Einsum",    "FFT",      "Gemm", "GRU", "Inverse", "LSTM", "MatMul",
+                                                 "Matrix",    "MoE",      "Qr",   "RNN", "STFT",    "Svd",  "Solve"};
   return std::any_of(parts.begin(), parts.end(), [&](const std::string& part) { return name.find(part) != name.npos; });
 }
 

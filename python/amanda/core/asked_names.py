@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from amanda import ops
+from amanda.driver import registry
+from amanda.driver.vocabulary import WEIGHTED
 
 if TYPE_CHECKING:
     from amanda.core.op_context import OpContext
@@ -24,7 +26,7 @@ class AskedNames:
     warns of them.
     """
 
-    __slots__ = ("may_be_optional", "met", "option", "patterns", "waiting", "where")
+    __slots__ = ("families", "frameworks", "may_be_optional", "met", "option", "patterns", "waiting", "where")
 
     def __init__(
         self, option: Literal["ops", "modules"], patterns: Sequence[str], where: str, may_be_optional: bool
@@ -36,6 +38,8 @@ class AskedNames:
         names = [name for name in self.patterns if option == "modules" or not _GLOB.search(name)]
         self.waiting = set(names if len(self.patterns) > 1 else [])  # changed in place: set methods are atomic
         self.met: dict[str, None] = {}  # names of operators, or module paths
+        self.families: set[str] = set()  # of these operators
+        self.frameworks: set[str] = set()
 
     def meet(self, context: OpContext) -> None:
         """An analysis of this filter looks at an operator."""
@@ -43,6 +47,8 @@ class AskedNames:
             op = context._handle.op()
             forms, text = _spellings(op.name, op.overload), op.__name__
             matched = [name for name in tuple(self.waiting) if name in forms]
+            self.families.add(_family(op.name))
+            self.frameworks.add(_framework(op.name))
         else:
             text = context._handle.module_path()
             matched = [name for name in tuple(self.waiting) if is_inside(text, name)]
@@ -53,7 +59,8 @@ class AskedNames:
     def take_dead(self, ran: Iterable[str]) -> list[str]:
         """The names that nothing has met, each time once. `ran`: the operators that are known to have run.
 
-        None if nothing of the list was met, of which the core warns, and none that another name of the list stands for.
+        None if nothing of the list was met, of which the core warns; and none that another name of the list stands for,
+        or that is of another framework than those that were met: a tool for any framework asks for all.
         """
         if not self.waiting or not self.met:
             return []
@@ -62,12 +69,12 @@ class AskedNames:
         if self.option == "modules":
             return dead
         ran_bases = {_base(name) for name in ran}
-        met = {_family(name) for name in self.met}
         whole = _of_whole_groups(self.patterns)
         return [
             name
             for name in dead
-            if _base(name) not in ran_bases and _family(name) not in met and _base(name) not in whole
+            if _base(name) not in ran_bases and _family(name) not in self.families and _base(name) not in whole
+            if _framework(name) in ("", *self.frameworks)
         ]
 
 
@@ -95,10 +102,17 @@ _WITH_WEIGHTS_IN_TENSORFLOW = re.compile(
 )
 
 
+def _framework(name: str) -> str:
+    """That of an operator's full name; empty if there are no words for operators of its namespace."""
+    prefix = name.partition("::")[0] if "::" in name else ""
+    return next((known.namespace for _, known in registry.vocabularies() if prefix in known.prefixes), "")
+
+
 def _family(name: str) -> str:
     """Operators that a program runs in each other's place have the same one: a tool for any model asks for all."""
-    base = _base(name)
-    if base in _WITH_WEIGHTS or _WITH_WEIGHTS_IN_TENSORFLOW.fullmatch(base):
+    words = [word for _, known in registry.vocabularies() for word in known.words_for(name)]
+    base = words[0] if words else _base(name)
+    if base in _WITH_WEIGHTS or base in WEIGHTED or _WITH_WEIGHTS_IN_TENSORFLOW.fullmatch(base):
         return "with weights"
     if base in _ATTENTION:
         return "attention"

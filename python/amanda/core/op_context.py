@@ -132,6 +132,17 @@ class OpContext(PaperNames, dict[str, Any]):
         """
         return self._handle.parameter_names()
 
+    def attribute(self, name: str) -> str:
+        """An attribute of the operator, as text: "NHWC", "[1, 1]". It is fixed when a graph is built, and is no input.
+        Empty if the operator has no such attribute. In eager mode, PyTorch's operators have none: all are inputs.
+
+        In a backward context, of the forward operator.
+
+        Raises:
+            amanda.Error: the analysis routine has returned.
+        """
+        return self._handle.attribute(name)
+
     @property
     def outputs(self) -> tuple[Any, ...]:
         """The outputs. In a backward context, see `inputs`.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+from amanda.driver.vocabulary import Vocabulary
 
 
 class Option(NamedTuple):
@@ -22,6 +25,17 @@ class Origin(NamedTuple):
     is_parameter: bool = False  # of a value from outside: true if it outlives a run, as a variable does
 
 
+class VariableValue(NamedTuple):
+    """The variable whose value a symbol is: what outlives a run of the graph, and an edit of it may be shared."""
+
+    key: object  # identifies the variable in all graphs that read it
+    name: str  # "dense/kernel"
+    variable: weakref.ref[Any] | None  # the framework's object, if there is one that is known
+    in_order: bool  # the elements come in the variable's order, whatever the shape
+    elements: int | None = None  # their number; None if it is not known
+    rank: int | None = None
+
+
 class Access(NamedTuple):
     """The access of routines to the results of an operator."""
 
@@ -29,6 +43,7 @@ class Access(NamedTuple):
     hides_values: bool = False  # None stands for a result that routines do not get
     hides_inputs: bool = False  # the same of inputs
     shows_both: bool = True  # a routine after the operator can be shown its inputs, too
+    has_backward: bool = True  # routines can be inserted at backward operators
 
 
 class CoverageCounter(Protocol):
@@ -66,6 +81,10 @@ class Driver(Protocol):
     def could_name(self, name: str) -> bool:
         """True if an operator of the framework could have this name, judging by its spelling. Called before `load`,
         when no other driver knows the name."""
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The words that stand for the driver's operators; None if there are none."""
 
     def make_coverage_counter(self, tools: list[int]) -> CoverageCounter | None:
         """A counter for a scope with these tools, given as numbers from `_core.Scope.tools`. None if this driver does
@@ -120,6 +139,13 @@ class Driver(Protocol):
         """The origins of a symbol of a graph: one; several, if a loop or a conditional passes on one of them;
         none, if it is a number that the program wrote. The result is None if it is no symbol of this framework. Called
         in analyses."""
+
+    def variable_of(self, symbol: object) -> VariableValue | None:
+        """The variable whose value a symbol of a graph is, perhaps in another shape. None if it is computed, or no symbol
+        of this framework. Called in analyses."""
+
+    def is_array(self, symbol: object) -> bool:
+        """True if a symbol of this framework stands for an array that routines can read. Called in analyses."""
 
     def own_work(self) -> contextlib.AbstractContextManager[None]:
         """A context for operators that a tool runs outside of routines: coverage does not count them as the program's."""

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from amanda import _core
 from amanda.core import fork
 from amanda.driver import imports
-from amanda.driver.protocol import Access, CoverageCounter, Driver, Origin
+from amanda.driver.protocol import Access, CoverageCounter, Driver, Origin, VariableValue
+from amanda.driver.vocabulary import Vocabulary
 
 _registered: list[Driver] = []
 _loaded: list[Driver] = []
@@ -164,6 +165,28 @@ def origins_of(symbol: object) -> Sequence[Origin] | None:
     """The origins of a symbol of a graph, as in `Driver.origins`; None if no driver knows them."""
     found = (driver.origins(symbol) for driver in loaded())
     return next((origins for origins in found if origins is not None), None)
+
+
+def variable_of(symbol: object) -> VariableValue | None:
+    """As `Driver.variable_of`; None if no driver knows it."""
+    found = (driver.variable_of(symbol) for driver in loaded())
+    return next((value for value in found if value is not None), None)
+
+
+def is_array(symbol: object) -> bool:
+    """As `Driver.is_array`, of the driver that knows the symbol."""
+    return any(driver.is_array(symbol) for driver in loaded())
+
+
+def vocabularies() -> list[tuple[str, Vocabulary]]:
+    """Those of all drivers, loaded or not, with the frameworks' names."""
+    return [(driver.framework, found) for driver in _registered if (found := driver.vocabulary) is not None]
+
+
+def vocabulary_of(namespace: str) -> Vocabulary | None:
+    """That of the operators with this `OpContext.namespace`."""
+    first = namespace.partition("/")[0]
+    return next((found for _, found in vocabularies() if found.namespace == first), None)
 
 
 def access_to(namespace: str, operator: str) -> Access:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from amanda import _core
 from amanda.core.op_context import OpContext
+from amanda.driver.registry import vocabulary_of
 from amanda.toolkit.skips import Skips
 
-__all__ = ["is_eager", "leaves_out", "only_looks"]
+__all__ = ["is_eager", "is_torch", "leaves_out", "only_looks"]
 
 
 def leaves_out(context: OpContext, skips: Skips, *known: str) -> bool:
-    """True, and the operator is counted, if it is of none of these frameworks. It runs without the tool."""
-    if context.namespace.partition("/")[0] in known:
+    """True, and the operator is counted, if it is of none of these frameworks; if none is given, if no word stands for
+    operators of its framework. It runs without the tool."""
+    if context.namespace.partition("/")[0] in known or (not known and vocabulary_of(context.namespace) is not None):
         return False
     skips.add("elsewhere", context.op.name)
     return True
+
+
+def is_torch(context: OpContext) -> bool:
+    """True for an operator of PyTorch, eager or compiled: its operands are tensors."""
+    return context.namespace.startswith("pytorch/")
 
 
 def is_eager(context: OpContext) -> bool:

@@ -8,6 +8,7 @@ from typing import Literal, Never
 
 from amanda.toolkit import Column, Grouping, Results, Unseen, evidence, fields_of, number_column
 from amanda.toolkit.native import NativeTool, tools
+from amanda.toolkit.operators import WEIGHTED, vocabularies
 
 GroupBy = Literal["both", "op", "module"]
 
@@ -67,7 +68,7 @@ class Flops(Results[Row, GroupBy], NativeTool):
     _speaker = "flops"
 
     def __init__(self, uncounted: bool = True, cpu_attention: bool = False) -> None:
-        capsule, self._counts, self._narrow = tools.make_flops(uncounted, cpu_attention)
+        capsule, self._counts, self._narrow = tools.make_flops(uncounted, cpu_attention, _described())
         super().__init__(capsule)
 
     def narrow(
@@ -156,6 +157,22 @@ class Flops(Results[Row, GroupBy], NativeTool):
         ),
         "module": Grouping([_module, *_counted], fields_of(Row, without=["op", "backward"])),
     }
+
+
+def _described() -> list[tuple[str, str, str, str, str]]:
+    """The operators of graphs that words stand for, with a formula: as `make_flops` takes them."""
+    found: list[tuple[str, str, str, str, str]] = []
+    for _, known in vocabularies():
+        for word, operators in known.words.items():
+            if word not in WEIGHTED or known.namespace == "pytorch":  # whose innermost operators are counted
+                continue
+            formula = (
+                "transposed convolution" if "transpose" in word else "convolution" if "conv" in word else "product"
+            )
+            left, right = ("left", "right") if word == "matmul" else ("input", "weight")
+            layout = known.weight_layouts.get(word, "")
+            found += [(name, formula, roles[left], roles[right], layout) for name, roles in operators.items()]
+    return found
 
 
 def _remarks(products: Sequence[tuple[str, int]]) -> list[str]:

@@ -33,6 +33,7 @@ class ArrayDriver:
     requires_gradient = "call with arrays that require one"
 
     loaded_with = None
+    vocabulary = None
 
     def __init__(self, available=True, counts=True):
         self.options = {"layout": protocol.Option(("rows", "columns"), "how arrays lie in memory")}

@@ -24,6 +24,7 @@ OPTIONAL = {
     "_assert_scalar": "an operator",
     "_assert_tensor_metadata": "an operator",
     "_dynamo_source": "of the nodes of Dynamo's graphs; a graph that another tracer has made lacks it",
+    "_grouped_mm": "an operator",
     "_name": "of higher-order operators; others have a __name__",
     "_param_name_to_source": "of Dynamo's graph modules",
     "_source_to_user_stacks": "of Dynamo's graph modules",

@@ -236,8 +236,8 @@ def test_impossible_arguments_are_refused(says):
             ActivationPruning({"relu": 1, "silu": threshold})
     with says(ValueError, "[pruning] sparsity is the share of activations to prune, 0 to 1; got 1.5"):
         ActivationPruning(sparsity={"relu": 1.5})
-    with says(ValueError, "[tool] ActivationPruning: no operator 'Relu'; did you mean 'relu'?"):
-        ActivationPruning({"Relu": 1})
+    with says(ValueError, "[tool] ActivationPruning: no operator 'RELU'; did you mean 'relu'?"):
+        ActivationPruning({"RELU": 1})
 
 
 def test_a_where_that_selects_nothing_is_told():

@@ -6,7 +6,7 @@ import amanda
 import pytest
 import torch
 import torch.nn.functional as F
-from amanda.tools.mapping import VOCABULARY, names_of, vocabulary
+from amanda.tools.mapping import names_of, vocabulary, words
 from repository import ROOT
 
 KEYS = {"op_type", "roles", "layout", "weight_layout", "grad_roles"}
@@ -129,7 +129,7 @@ def test_layouts_of_convolutions(call, x, weight, layouts):
 )  # fmt: skip
 def test_which_gradient_a_backward_operator_computes(program, shapes):
     found = {}
-    for _, here, of_node in keys_of(lambda: program(leaf).sum().backward(), ops=names_of(*VOCABULARY)).backward:
+    for _, here, of_node in keys_of(lambda: program(leaf).sum().backward(), ops=names_of(*words())).backward:
         if here["op_type"] != "sum":
             found |= {role: of_node[position] for role, position in here["grad_roles"].items()}
     assert found == shapes
@@ -141,16 +141,20 @@ def test_an_input_that_was_not_given_has_no_gradient():
     assert first[1]["grad_roles"] == {"input": 0, "weight": 1}
 
 
-def test_no_operator_has_two_words():
-    for framework in ("pytorch", "tensorflow"):
-        operators = [operator for word in VOCABULARY.values() for operator in getattr(word, framework)]
-        assert len(operators) == len(set(operators))
+def test_an_operator_has_the_same_roles_in_all_its_words():
+    for framework in ("PyTorch", "TensorFlow", "ONNX Runtime"):
+        roles = {}
+        for word in words().values():
+            for operator, found in word[framework].items():
+                assert roles.setdefault(operator, found) == found, operator
+        if framework != "ONNX Runtime":  # whose operators take operands of any rank
+            assert len(roles) == sum(len(word[framework]) for word in words().values())
 
 
 def test_every_role_is_an_input_of_the_operator():
-    for word in VOCABULARY.values():
-        for name, roles in word.pytorch.items():
-            packet = getattr(torch.ops.aten, name)
+    for word in words().values():
+        for name, roles in word["PyTorch"].items():
+            packet = getattr(torch.ops.aten, name.removeprefix("aten::"))
             schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
             assert any({argument.name for argument in schema.arguments} >= set(roles.values()) for schema in schemas), (
                 name
@@ -159,20 +163,28 @@ def test_every_role_is_an_input_of_the_operator():
 
 def test_names_of_a_word():
     assert names_of("conv2d", "relu") == [
-        *("aten::conv2d", "tensorflow::Conv2D", "aten::relu", "aten::relu_", "tensorflow::Relu")
+        *("aten::conv2d", "tensorflow::Conv2D"),
+        *("onnx::Conv", "com.microsoft::FusedConv", "com.microsoft::NhwcConv", "com.microsoft::NhwcFusedConv"),
+        *("aten::relu", "aten::relu_", "tensorflow::Relu", "onnx::Relu"),
     ]
+    assert names_of("max_pool2d", "max_pool3d").count("onnx::MaxPool") == 1
     with pytest.raises(ValueError, match=re.escape("[mapping] there is no word 'Conv2D'; there are conv1d, conv2d, ")):
         names_of("Conv2D")
 
 
 def table():
     """The table of docs/mapping.md, from the vocabulary."""
-    lines = ["| `op_type` | PyTorch | TensorFlow | roles |", "| --- | --- | --- | --- |"]
-    for name, word in VOCABULARY.items():
-        roles = dict.fromkeys(role for operators in word for roles in operators.values() for role in roles)
-        cells = [", ".join(f"`{operator}`" for operator in operators) or "-" for operators in word]
-        lines.append(f"| `{name}` | {cells[0]} | {cells[1]} | {', '.join(roles)} |")
+    columns = list(next(iter(words().values())))
+    lines = [f"| `op_type` | {' | '.join(columns)} | roles |", "| --- " * (len(columns) + 2) + "|"]
+    for name, word in words().items():
+        roles = dict.fromkeys(role for operators in word.values() for roles in operators.values() for role in roles)
+        cells = [", ".join(f"`{short(operator)}`" for operator in operators) or "-" for operators in word.values()]
+        lines.append(f"| `{name}` | {' | '.join(cells)} | {', '.join(roles)} |")
     return "\n".join(lines)
+
+
+def short(operator):
+    return operator.removeprefix("aten::").removeprefix("tensorflow::").removeprefix("onnx::")
 
 
 def test_the_table_in_the_docs_is_the_vocabularys():

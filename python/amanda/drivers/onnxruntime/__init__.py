@@ -9,7 +9,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from amanda.driver.protocol import Access, CoverageCounter, Option, Origin
+from amanda.driver.protocol import Access, CoverageCounter, Option, Origin, VariableValue
+from amanda.drivers.onnxruntime.vocabulary import OnnxRuntimeVocabulary
 
 _NAME = re.compile(r"((onnx|com\.microsoft[\w.]*)::)?[A-Z]\w*")
 
@@ -20,6 +21,7 @@ class OnnxRuntimeDriver:
     framework = "ONNX Runtime"
     loaded_with = "onnxruntime"
     namespace_of_new = "com.example"
+    vocabulary = OnnxRuntimeVocabulary()
     closed_namespaces = frozenset({"onnx"})
     requires_gradient = "ONNX Runtime computes no gradients; run the model in PyTorch"
     options: Mapping[str, Option] = {}
@@ -40,7 +42,8 @@ class OnnxRuntimeDriver:
         return [("onnxruntime", f"{version}; amanda {state}")]
 
     def could_name(self, name: str) -> bool:
-        return _NAME.fullmatch(name) is not None
+        """Without a domain, only an operator of ONNX itself: PyTorch's users write "Conv2d", and mean conv2d."""
+        return _NAME.fullmatch(name) is not None and ("::" in name or _is_in_onnx(name))
 
     def make_coverage_counter(self, tools: list[int]) -> CoverageCounter | None:
         if not self.is_available():
@@ -76,13 +79,23 @@ class OnnxRuntimeDriver:
 
         return origins(symbol)
 
+    def variable_of(self, symbol: object) -> VariableValue | None:
+        from amanda.drivers.onnxruntime.value import variable_of
+
+        return variable_of(symbol)
+
+    def is_array(self, symbol: object) -> bool:
+        from amanda.drivers.onnxruntime.value import Value
+
+        return isinstance(symbol, Value) and symbol.dtype is not None
+
     def own_work(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     def access(self, namespace: str, operator: str) -> Access | None:
         if not namespace.startswith("onnxruntime/"):
             return None
-        return Access(hides_values=True, hides_inputs=True)
+        return Access(hides_values=True, hides_inputs=True, has_backward=False)
 
     def enter(self) -> None:
         from amanda.drivers.onnxruntime import front
@@ -109,6 +122,14 @@ class OnnxRuntimeDriver:
 
 
 _NEEDS_ONNX = "amanda needs onnx to read models: pip install 'amanda-nn[onnx]'"
+
+
+def _is_in_onnx(name: str) -> bool:
+    if not _is_installed("onnx"):
+        return False
+    import onnx.defs  # here: it takes a tenth of a second
+
+    return any(schema.name == name for schema in onnx.defs.get_all_schemas())
 
 
 def _is_installed(package: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from amanda.driver.protocol import Origin
+from amanda.driver.protocol import Origin, VariableValue
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,6 +39,17 @@ def origins(symbol: object) -> Sequence[Origin] | None:
     if symbol.made_by:
         return [Origin(symbol.made_by)]
     return [Origin(None, (symbol.model, symbol.name), symbol.is_constant)]
+
+
+def variable_of(symbol: object) -> VariableValue | None:
+    """A constant of floating point: a file does not say which of them are weights."""
+    if not isinstance(symbol, Value) or not symbol.is_constant or symbol.dtype is None or symbol.dtype.kind != "f":
+        return None
+    shape = symbol.shape
+    is_known = shape is not None and all(isinstance(size, int) for size in shape)
+    elements = int(np.prod(np.array(shape, np.int64))) if is_known else None
+    rank = None if shape is None else len(shape)
+    return VariableValue((symbol.model, symbol.name), symbol.name, None, True, elements, rank)
 
 
 def describe(operand: object) -> dict[str, Any] | None:

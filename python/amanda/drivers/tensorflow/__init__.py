@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 
-from amanda.driver.protocol import Access, CoverageCounter, Option, Origin
+from amanda.driver.protocol import Access, CoverageCounter, Option, Origin, VariableValue
 from amanda.drivers.tensorflow import version as required
+from amanda.drivers.tensorflow.vocabulary import TensorFlowVocabulary
 
 _KINDS = ("", "-cpu", "-gpu", "-intel", "-macos")
 _DISTRIBUTIONS = (*(f"tensorflow{kind}" for kind in _KINDS), "tf-nightly")
@@ -25,6 +26,7 @@ class TensorFlowDriver:
     framework = "TensorFlow"
     loaded_with = "tensorflow"
     namespace_of_new = "tensorflow"
+    vocabulary = TensorFlowVocabulary()
     requires_gradient = "call a model with trainable variables, from eager code"
     options: Mapping[str, Option] = {}
 
@@ -46,6 +48,15 @@ class TensorFlowDriver:
         if not self._patches:
             return [("tensorflow", f"{version}; amanda is ready for it when a program imports it")]
         return [("tensorflow", f"{version}; amanda is attached to it")]
+
+    def variable_of(self, symbol: object) -> VariableValue | None:
+        from amanda.drivers.tensorflow.view.variables import variable_of
+
+        return variable_of(symbol)
+
+    def is_array(self, symbol: object) -> bool:
+        dtype = getattr(symbol, "dtype", None)
+        return bool(getattr(dtype, "is_numpy_compatible", False))
 
     def could_name(self, name: str) -> bool:
         return _NAME.fullmatch(name) is not None

@@ -13,6 +13,7 @@ from amanda.driver.protocol import Access, CoverageCounter, Option, Origin
 from amanda.drivers.torch import installed
 from amanda.drivers.torch.builds import Builds
 from amanda.drivers.torch.versions import KNOWN, is_newer_than_known
+from amanda.drivers.torch.vocabulary import TorchVocabulary
 
 
 class CompiledFunctions(Protocol):
@@ -33,6 +34,7 @@ class TorchDriver:
     framework = "PyTorch"
     loaded_with = None
     namespace_of_new = "mylib"
+    vocabulary = TorchVocabulary()
     requires_gradient = "call a model with parameters that require one, outside torch.no_grad()"
     options: Mapping[str, Option] = {
         "compiled": Option(
@@ -82,6 +84,13 @@ class TorchDriver:
             ("caught for filters", f"{caught} operators, for the life of this process" if caught else "nothing"),
             ("torch.compile", self._compiled.describe()),
         ]
+
+    def variable_of(self, symbol: object) -> None:
+        """Parameters are tensors, in graphs too."""
+        return None
+
+    def is_array(self, symbol: object) -> bool:
+        return False  # tools look at tensors
 
     def could_name(self, name: str) -> bool:
         return True

@@ -14,21 +14,25 @@ from amanda import Error, OpContext, Tool
 from amanda import ops as amanda_ops
 from amanda.research.error_injection.elements import Elements, Index, index_of
 from amanda.research.error_injection.faults import Fault
-from amanda.toolkit import Arrays, Place, PlaceRow, Skips, TellsSkips, arrays_of, fused_layers, locks, place_groupings
-from amanda.toolkit.operators import complaint
+from amanda.toolkit import (
+    Arrays,
+    Place,
+    PlaceRow,
+    Skips,
+    TellsSkips,
+    arrays_of,
+    frameworks,
+    fused_layers,
+    locks,
+    place_groupings,
+)
 from amanda.toolkit.parameters import ParameterUse, TellsParameters
 from amanda.toolkit.tables import Column, Grouping, Results, fields_of, general_column, name_column, number_column
 from amanda.toolkit.where import Where
-from amanda.tools.mapping import keys_of, names_of
+from amanda.tools.mapping import keys_of, present
 
-WORDS = ("conv2d", "conv3d", "depthwise_conv2d", "conv_transpose2d", "conv_transpose3d", "matmul")
-OPS = (
-    amanda_ops.linear
-    + amanda_ops.convolution
-    + amanda_ops.transposed_convolution
-    + amanda_ops.matmul
-    + tuple(name for name in names_of(*WORDS) if name.startswith("tensorflow::"))
-)
+OPS = amanda_ops.linear + amanda_ops.convolution + amanda_ops.transposed_convolution + amanda_ops.matmul
+"""PyTorch's; in other frameworks, the operators that the words `amanda.toolkit.operators.WEIGHTED` stand for."""
 Side = Literal["output", "input", "weight", "grad_output", "grad_input"]
 GroupBy = Literal["fault", "id", "op", "module", "line"]
 
@@ -182,7 +186,7 @@ class ErrorInjection(TellsParameters, TellsSkips, Results[Row, GroupBy], Tool):
         self._lock = locks.lock()  # guards everything random and found
         names = ops if ops is None or isinstance(ops, str) else [*ops]
         if ops is OPS:
-            names = [name for name in OPS if complaint(name) is None]  # of the frameworks that are there
+            names = present(*OPS)
         if backward:
             self.add_inst_for_op(self._count_executions, ops=names, modules=modules)
             outputs = at == "grad_input"
@@ -354,8 +358,8 @@ def _returns_view(context: OpContext) -> bool:
 
 def _weight_of(context: OpContext) -> str | None:
     op = context.op
-    if op.name.startswith("tensorflow::"):
-        return _weight_in_tensorflow(context)
+    if not frameworks.is_torch(context):
+        return _weight_by_role(context)
     if "weight" in op.input_names:
         return "weight"
     if op.__name__ not in amanda_ops.factors:
@@ -366,7 +370,7 @@ def _weight_of(context: OpContext) -> str | None:
     return None
 
 
-def _weight_in_tensorflow(context: OpContext) -> str | None:
+def _weight_by_role(context: OpContext) -> str | None:
     keys = keys_of(context)
     if "weight" in keys.get("roles", ()):
         return str(context.op.input_names[keys["roles"]["weight"]])

@@ -232,9 +232,10 @@ def _framework(context: OpContext) -> Any:
     """The module of this package for the operator's framework; None if there is none."""
     if context.namespace.startswith("pytorch/"):
         return importlib.import_module(f"{__name__}.of_torch")
-    if context.namespace.startswith("tensorflow/") and context.is_symbolic:
-        return importlib.import_module(f"{__name__}.of_tensorflow")
-    return None
+    if not context.is_symbolic:
+        return None
+    kind = "of_tensorflow" if context.namespace.startswith("tensorflow/") else "of_graph"
+    return importlib.import_module(f"{__name__}.{kind}")
 
 
 def _listed(rows: Iterable[Unhandled]) -> str:

@@ -1,18 +1,18 @@
 """Mapping: one vocabulary for the operators of several frameworks."""
 
 from .mapping_tool import MappingTool, Rule
-from .rules import STANDARD_RULES, keys_of, vocabulary
-from .words import ROLES, VOCABULARY, Word, names_of, tensorflow_names
+from .rules import keys_of, standard_rules, vocabulary
+from .words import Word, names_of, present, roles, words
 
 __all__ = [
-    "ROLES",
-    "STANDARD_RULES",
-    "VOCABULARY",
     "MappingTool",
     "Rule",
     "Word",
     "keys_of",
     "names_of",
-    "tensorflow_names",
+    "present",
+    "roles",
+    "standard_rules",
     "vocabulary",
+    "words",
 ]

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any, Final
+import functools
+from typing import Any
 
 from amanda import OpContext
+from amanda.toolkit.operators import Vocabulary, vocabularies, vocabulary_of
 
-from . import pytorch, tensorflow
 from .mapping_tool import MappingTool, Rule
 
-_FRAMEWORKS: dict[str, ModuleType] = {"pytorch": pytorch, "tensorflow": tensorflow}
+
+def standard_rules() -> list[tuple[str, Rule]]:
+    """Rules for `MappingTool`, one for each driver: they write the keys that `vocabulary` describes."""
+    return [(known.namespace, functools.partial(_write, known)) for _, known in vocabularies()]
 
 
-def _rule_of(framework: ModuleType) -> Rule:
-    def rule(context: OpContext) -> None:
-        if "op_type" not in context:
-            context.update(framework.keys(context))
-        if context.is_backward() and "op_type" in context:
-            context["grad_roles"] = framework.grad_roles(context)
-
-    return rule
-
-
-STANDARD_RULES: Final[tuple[tuple[str, Rule], ...]] = tuple((name, _rule_of(one)) for name, one in _FRAMEWORKS.items())
-"""Rules for `MappingTool`: they write the keys that `vocabulary` describes."""
+def _write(known: Vocabulary, context: OpContext) -> None:
+    if "op_type" not in context:
+        context.update(known.keys(context))
+    if context.is_backward() and "op_type" in context:
+        context["grad_roles"] = known.grad_roles(context)
 
 
 def keys_of(context: OpContext) -> dict[str, Any]:
     """The keys that `vocabulary` would write into the context of this forward operator."""
-    framework = _FRAMEWORKS.get(context.namespace.partition("/")[0])
-    return {} if framework is None else framework.keys(context)
+    known = vocabulary_of(context.namespace)
+    return {} if known is None else known.keys(context)
 
 
 def vocabulary() -> MappingTool:
-    """A mapping tool with `STANDARD_RULES`. A tool that depends on it is the same for PyTorch and TensorFlow::
+    """A mapping tool with `standard_rules`. A tool that depends on it is the same for every framework::
 
         class WeightNorms(amanda.Tool):
             def __init__(self):
@@ -46,9 +42,10 @@ def vocabulary() -> MappingTool:
                 if "weight" in context["roles"]:
                     context.insert_before_op(self.look, inputs=[context["roles"]["weight"]])
 
-    Contexts of operators in `VOCABULARY` get these keys; other operators get none of them:
+    Contexts of operators for which there is a word get these keys; other operators get none of them:
 
-    - ``context["op_type"]``: the word, such as "conv2d". In a backward context, of the forward operator.
+    - ``context["op_type"]``: the word, such as "conv2d". In a backward context, of the forward operator. Where several
+      words stand for an operator, as for ONNX's Conv, it is the one that fits its operands.
     - ``context["roles"]``: positions of inputs by role, such as ``{"input": 0, "weight": 1}``. An input that was not
       given, such as the bias, has no role. The factors of a product are "left" and "right"; if one of them is a
       parameter, it is also "weight", and the other one "input".
@@ -60,4 +57,4 @@ def vocabulary() -> MappingTool:
 
     Layouts are given where the number of dimensions is known.
     """
-    return MappingTool(STANDARD_RULES)
+    return MappingTool(standard_rules())

@@ -1,4 +1,4 @@
-"""Weights of TensorFlow's operators, in graphs, and the variables that they are."""
+"""Weights of operators in graphs, and the variables that they are."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from amanda import Error, OpContext
+from amanda.toolkit.operators import WEIGHTED, VariableValue, variable_of
 from amanda.tools.mapping import keys_of
-
-WORDS = ("conv2d", "conv3d", "depthwise_conv2d", "conv_transpose2d", "conv_transpose3d", "matmul")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +18,7 @@ class GraphWeight:
     position: int  # among the operator's inputs
     layout: str  # "HWIO"
     shape: tuple[int | None, ...]
-    value: Any  # amanda.toolkit.tensorflow.VariableValue; None if it is computed
+    value: VariableValue | None  # None if it is computed
 
     is_part = False  # an operator that indexes a variable computes a value
 
@@ -49,12 +48,12 @@ class GraphWeight:
     def current(self) -> Any:
         """The weight as it is now; None if it cannot be read."""
         variable = self.variable()
-        if variable is None or not self.value.in_order or variable.shape.rank != len(self.layout):
+        if variable is None or self.value is None or not self.value.in_order or variable.shape.rank != len(self.layout):
             return None
         return variable.numpy()
 
     def variable(self) -> Any:
-        """The tf.Variable; None if it is not known, or no longer exists."""
+        """The framework's variable; None if it is not known, or no longer exists."""
         return None if self.value is None or self.value.variable is None else self.value.variable()
 
 
@@ -64,10 +63,8 @@ def find(context: OpContext) -> GraphWeight | None:
     Raises:
         amanda.Error: it is not known which input is the weight.
     """
-    from amanda.toolkit.tensorflow import variable_of
-
     keys = keys_of(context)
-    if keys.get("op_type") not in WORDS:
+    if keys.get("op_type") not in WEIGHTED:
         raise Error(f"[pruning] which input of {context.op.name} is its weight is not known")
     layout = keys.get("weight_layout", "")
     if len(layout) < 2:  # a product of activations, or a vector

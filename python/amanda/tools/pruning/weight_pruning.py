@@ -12,25 +12,19 @@ from amanda import OpContext, Tool
 from amanda import ops as amanda_ops
 from amanda.toolkit import Column, Results, Skips, TellsSkips, Where, frameworks, fused_layers, locks, number_column
 from amanda.toolkit.arrays import known
-from amanda.toolkit.operators import complaint
+from amanda.toolkit.operators import access_to
 from amanda.toolkit.parameters import ParameterUse, TellsParameters, in_parametrization
 from amanda.toolkit.places import GroupBy, Place, counted_groupings, grouped
 from amanda.toolkit.programs import own_work
-from amanda.tools.mapping import names_of
+from amanda.tools.mapping import present
 
 from . import graph_weights
 from .graph_weights import GraphWeight
 from .masked import Masked, Row, Use, Version
 from .sparsity_schedule import SparsitySchedule, checked, now
 
-OPS = (
-    amanda_ops.linear
-    + amanda_ops.convolution
-    + amanda_ops.transposed_convolution
-    + amanda_ops.matmul
-    + ("einsum",)
-    + tuple(name for name in names_of(*graph_weights.WORDS) if name.startswith("tensorflow::"))
-)
+OPS = amanda_ops.linear + amanda_ops.convolution + amanda_ops.transposed_convolution + amanda_ops.matmul + ("einsum",)
+"""PyTorch's; in other frameworks, the operators that the words `amanda.toolkit.operators.WEIGHTED` stand for."""
 
 
 class WeightPruning(TellsParameters, TellsSkips, Results[Row, GroupBy], Tool):
@@ -89,12 +83,12 @@ class WeightPruning(TellsParameters, TellsSkips, Results[Row, GroupBy], Tool):
     that is set later, if the step changes the sparsity. With a `SparsitySchedule` from the start, and for
     weights that are computed in the function, the mask is applied by a call in each run.
 
-    In graphs of TensorFlow the gradient is masked there: routines compute in numpy, which is not differentiated, and a
-    backward operator is linked to the input whose gradient it computes. An analysis sees symbols, so the mask is made when
-    the operator first runs, and `context` has none. The mask belongs to the tool and to the variable. Operators that
-    use the variable in the same layout share the mask, such as those of the functions that train and evaluate a model.
-    `reset` makes new masks. The weight is the filter of a convolution, or the factor of a product that is a variable's
-    value, perhaps cast, reshaped or transposed.
+    In graphs of other frameworks, routines compute in numpy, which is not differentiated. The gradient is masked where a
+    backward operator computes it. An analysis sees symbols, so the mask is made when the operator first runs, and
+    `context` has none. The mask belongs to the tool and to the variable. Operators that use the variable in the same
+    layout share the mask, such as those of the functions that train and evaluate a model. `reset` makes new masks. The
+    weight is the filter of a convolution, or the factor of a product that is a variable's value, perhaps cast, reshaped or
+    transposed. In a session of ONNX Runtime it is a constant of the optimized graph, whose file `apply_to` cannot write.
     """
 
     _speaker = "pruning"
@@ -123,7 +117,7 @@ class WeightPruning(TellsParameters, TellsSkips, Results[Row, GroupBy], Tool):
         self._of_variables: dict[object, Masked] = {}  # in graphs: the first operator that uses the weight
         self._lock = locks.lock()  # guards the four above
         if ops is OPS:
-            self.add_inst_for_op(self._analyze, ops=[name for name in OPS if complaint(name) is None])
+            self.add_inst_for_op(self._analyze, ops=present(*OPS))
             fused_layers.refuse_in(self)
         else:
             self.add_inst_for_op(self._analyze, ops=ops)
@@ -194,7 +188,7 @@ class WeightPruning(TellsParameters, TellsSkips, Results[Row, GroupBy], Tool):
         """Returns the mask of `weight`, in its shape: 1 for weights that stay, 0 for pruned ones.
 
         Arguments:
-            weight: the operator's weight, a tensor of PyTorch; an array of numpy in graphs of TensorFlow.
+            weight: the operator's weight, a tensor of PyTorch; an array of numpy in graphs of other frameworks.
             dim: the dimension over which the operator sums, the input channels.
 
         Raises:
@@ -209,9 +203,9 @@ class WeightPruning(TellsParameters, TellsSkips, Results[Row, GroupBy], Tool):
             self.depends_on(sparsity)
 
     def _analyze(self, context: OpContext) -> None:
-        if frameworks.leaves_out(context, self._skips, "pytorch", "tensorflow"):
+        if frameworks.leaves_out(context, self._skips):
             return
-        if context.namespace.startswith("tensorflow/"):
+        if not frameworks.is_torch(context):
             if not frameworks.is_eager(context):
                 self._analyze_graph(context)
             elif self._where(context):
@@ -281,6 +275,8 @@ class WeightPruning(TellsParameters, TellsSkips, Results[Row, GroupBy], Tool):
             with self._lock:
                 masked.like = self._of_variables.setdefault(masked.key, masked)
         context.insert_before_op(self._mask_weight, inputs=[found.position], masked=masked)
+        if not access_to(context.namespace, context.op.__name__).has_backward:
+            return
         # Among the backward operators, only the one that computes this gradient has it.
         context.insert_after_backward_op(self._mask_gradient, grad_inputs=[found.position], masked=masked)
 

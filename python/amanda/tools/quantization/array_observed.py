@@ -1,4 +1,4 @@
-"""An operand of TensorFlow, as arrays of numpy, and the range that it had so far."""
+"""An operand of a graph, as arrays of numpy, and the range that it had so far."""
 
 from __future__ import annotations
 

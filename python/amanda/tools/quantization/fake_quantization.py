@@ -11,11 +11,11 @@ from amanda import OpContext, Run
 from amanda import ops as amanda_ops
 from amanda.toolkit import NativeRoutine, Place, frameworks, fused_layers, natively, own_work
 from amanda.toolkit.arrays import arrays_of, known
-from amanda.toolkit.operators import complaint
-from amanda.tools.mapping import ROLES, VOCABULARY, keys_of, tensorflow_names
+from amanda.toolkit.operators import access_to, complaint
+from amanda.tools.mapping import keys_of, names_of, roles, words
 
 from . import graph_operands
-from .ranges import INT8, TENSORFLOW_INT8, MakeObserver, Places
+from .ranges import INT8, MakeObserver, Places, int8_by_roles
 from .rows import OperandPlace, Quantization, Side
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ class FakeQuantization(Quantization):
     the operator instead. A region that checkpointing recomputes is observed again, as with modules, so a moving range
     may have changed by then.
 
-    In graphs of TensorFlow, observers are those that `MovingRange` makes, with the same arithmetic in numpy, and the range
-    of a variable belongs to the variable: functions that train and evaluate a model share it. A gradient is clipped at the
-    backward operator that computes it. Where there is none, it goes straight through: the gradient of ``x + y`` is passed
-    on as it is.
+    In graphs of other frameworks, observers are those that `MovingRange` makes, with the same arithmetic in numpy. The
+    range of a variable belongs to the variable: functions that train and evaluate a model share it. A gradient is clipped
+    at the backward operator that computes it. Where there is none, it goes straight through: the gradient of ``x + y`` is
+    passed on as it is.
 
     In functions that are compiled with taps (``compiled="graph"``), quantization becomes part of the compiled code; only
     observers are called in each run. Where `observe` is False when a function is compiled, its code keeps the ranges; to
@@ -67,9 +67,9 @@ class FakeQuantization(Quantization):
     Arguments:
         inputs: maps operators, by name or pattern as in `Tool.add_inst_for_op`, to the observers of their inputs. These
             map a position or name to a factory of observers, such as `int8_activation`, another `MovingRange`, or the
-            result of an observer class's `with_args`. A word of `amanda.tools.mapping` stands for TensorFlow's operators,
-            too. Where an operator has no input of that name, it may be one of the vocabulary's roles, such as "weight". A
-            role that an operator does not have is left out, and an operand is quantized by the first role that it has.
+            result of an observer class's `with_args`. A word of `amanda.tools.mapping` stands for the operators of other
+            frameworks, too. Where an operator has no input of that name, it may be one of the vocabulary's roles, such as
+            "weight". A role that an operator does not have is left out, and the first role of an operand counts.
         outputs: the same for outputs, by position.
 
     Raises:
@@ -89,7 +89,7 @@ class FakeQuantization(Quantization):
         self._is_default = inputs is INT8
         self._add("input", inputs)
         if inputs is INT8:
-            self._add("input", TENSORFLOW_INT8)
+            self._add("input", int8_by_roles())
         self._add("output", outputs or {})
         if "linear" in inputs:
             fused_layers.refuse_in(self)
@@ -148,15 +148,19 @@ class FakeQuantization(Quantization):
                         f"int8_activation; got {make!r}"
                     )
             analyze = functools.partial(self._analyze, ops, side, observers)
-            is_default = places in (INT8, TENSORFLOW_INT8)
-            names = tensorflow_names(ops) if ops in VOCABULARY and not is_default else []
+            is_default = self._is_default and side == "input"
+            names = (
+                []
+                if is_default or ops not in words()
+                else [name for name in names_of(ops) if not name.startswith("aten::")]
+            )
             if (not is_default and not names) or complaint(ops) is None:
                 names = [ops, *names]
             if names:  # a default may be of a framework that is not here
                 self.add_inst_for_op(analyze, ops=names, optional=is_default)
 
     def _analyze(self, ops: str, side: Side, observers: Mapping[int | str, MakeObserver], context: OpContext) -> None:
-        if frameworks.leaves_out(context, self._skips, "pytorch", "tensorflow"):
+        if frameworks.leaves_out(context, self._skips):
             return
         if frameworks.is_eager(context):
             raise frameworks.only_looks(context, self._speaker, "quantize")
@@ -170,7 +174,7 @@ class FakeQuantization(Quantization):
             if position != given:
                 taken.add(position)
             at = OperandPlace(Place.of(context), side, given)
-            if context.namespace.startswith("tensorflow/"):
+            if not frameworks.is_torch(context):
                 self._analyze_graph(context, ops, at, position, make)
                 continue
             if context.is_symbolic and self.quantize and self._compile_in(context, ops, at, position, make):
@@ -284,12 +288,12 @@ class FakeQuantization(Quantization):
             return self._operand(key, lambda: ArrayObserved(at, found.range, found.channels))
 
         arguments: dict[str, Any] = {"operand": operand, "key": key, "with_run": True}
-        if at.side == "input":
-            context.insert_before_op(self._fake_quantize_array, [found.position], **arguments)
-            context.insert_after_backward_op(self._clip, [found.position], **arguments)
-        else:
-            context.insert_after_op(self._fake_quantize_array, [found.position], **arguments)
-            context.insert_before_backward_op(self._clip, [found.position], **arguments)
+        is_input = at.side == "input"
+        insert = context.insert_before_op if is_input else context.insert_after_op
+        insert(self._fake_quantize_array, [found.position], **arguments)
+        if access_to(context.namespace, context.op.__name__).has_backward:
+            clip = context.insert_after_backward_op if is_input else context.insert_before_backward_op
+            clip(self._clip, [found.position], **arguments)
 
     def _fake_quantize_array(self, value: Any, operand: Callable[[], ArrayObserved], key: Any, run: Run) -> Any:
         arrays = known(value)
@@ -313,7 +317,7 @@ class FakeQuantization(Quantization):
 
 def _position(context: OpContext, given: int | str) -> int | str | None:
     """The position or name to select; None if the operator does not have this role."""
-    if not isinstance(given, str) or given in context.op.input_names or given not in ROLES:
+    if not isinstance(given, str) or given in context.op.input_names or given not in roles():
         return given
     found: int | None = keys_of(context).get("roles", {}).get(given)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from amanda import Error, OpContext
+from amanda.toolkit.operators import is_array, variable_of
 from amanda.tools.mapping import keys_of
 
 from .ranges import MakeObserver, MovingRange
@@ -25,17 +26,15 @@ def find(context: OpContext, at: OperandPlace, position: int | str, make: MakeOb
         ValueError: there is no such operand.
         amanda.Error: it cannot be observed by what `make` makes.
     """
-    from amanda.toolkit.tensorflow import variable_of
-
     operands = context.inputs if at.side == "input" else context.outputs
     index = context.op.input_names.index(position) if isinstance(position, str) else position
     symbol: Any = operands[index]
-    if not hasattr(symbol, "dtype") or not symbol.dtype.is_numpy_compatible:
+    if not is_array(symbol):
         return None
     if not isinstance(make, MovingRange):
         raise Error(
-            f"[quantization] {at.side} {at.position!r} of {context.op.name} is TensorFlow's, and {make!r} observes tensors "
-            "of PyTorch; use int8_activation, int8_weight, or another MovingRange"
+            f"[quantization] {at.side} {at.position!r} of {context.op.name} is an array, and {make!r} observes tensors of "
+            "PyTorch; use int8_activation, int8_weight, or another MovingRange"
         )
     variable = variable_of(symbol) if at.side == "input" else None
     channels = _output_channels(context, at, index) if make.by_channel else ()

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from amanda import ops as amanda_ops
-from amanda.tools.mapping import tensorflow_names
+from amanda.toolkit.operators import WEIGHTED
+from amanda.tools.mapping import names_of
 
 MakeObserver = Callable[[], Any]
 """Returns an observer of `torch.ao.quantization`."""
@@ -17,10 +18,12 @@ Places = Mapping[str, Mapping[int | str, MakeObserver]]
 
 @dataclasses.dataclass(frozen=True)
 class MovingRange:
-    """Makes observers of PyTorch's tensors and of TensorFlow's arrays: the range follows about the last hundred runs.
+    """Makes observers of PyTorch's tensors, and of arrays in graphs of other frameworks.
+
+    The range follows about the last hundred runs.
 
     On PyTorch it makes a `MovingAverageMinMaxObserver` or `MovingAveragePerChannelMinMaxObserver` of
-    `torch.ao.quantization`. TensorFlow's values are observed by the same arithmetic, in numpy.
+    `torch.ao.quantization`. Arrays are observed by the same arithmetic, in numpy.
 
     Arguments:
         quant_min, quant_max: the integers that a value is rounded to, such as 0 to 15 for 4 bits.
@@ -67,8 +70,11 @@ INT8: Places = {
 """Both factors of every product."""
 
 _WEIGHTED: Mapping[int | str, MakeObserver] = {"input": int8_activation, "weight": int8_weight}
-TENSORFLOW_INT8: Places = {
-    **dict.fromkeys(tensorflow_names("conv2d", "conv3d", "depthwise_conv2d"), _WEIGHTED),
-    **{name: {**_WEIGHTED, "left": int8_activation, "right": int8_activation} for name in tensorflow_names("matmul")},
-}
-"""As `INT8`, by roles. A product with a weight is what `linear` is in PyTorch."""
+
+
+def int8_by_roles() -> Places:
+    """As `INT8`, by roles, of the operators of other frameworks. A product with a weight is what `linear` is in PyTorch."""
+    products: Mapping[int | str, MakeObserver] = {**_WEIGHTED, "left": int8_activation, "right": int8_activation}
+    convolutions = [word for word in WEIGHTED if word.startswith(("conv1d", "conv2d", "conv3d", "depthwise"))]
+    by_name = dict.fromkeys(names_of(*convolutions), _WEIGHTED) | dict.fromkeys(names_of("matmul"), products)
+    return {name: places for name, places in by_name.items() if not name.startswith("aten::")}

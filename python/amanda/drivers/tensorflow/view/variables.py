@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
 from amanda.core import fork
+from amanda.driver.protocol import VariableValue
 
 _SAME = frozenset({"Identity", "RefIdentity", "Enter", "RefEnter", "Switch", "RefSwitch"})
 _SAME_ELEMENTS = _SAME | {"Cast", "Reshape", "ExpandDims", "Squeeze"}
@@ -16,15 +17,6 @@ _ALL_ELEMENTS = _SAME_ELEMENTS | {"Transpose"}
 
 MOVES = _ALL_ELEMENTS | {"ReadVariableOp"}
 """Operators that compute nothing: their result is the value of the variable that they get."""
-
-
-class VariableValue(NamedTuple):
-    """The variable whose value a symbol is."""
-
-    key: object  # identifies the variable in all graphs that read it
-    name: str  # "dense/kernel"
-    variable: weakref.ref[Any] | None  # tf.Variable; None if it is a graph's, or not known
-    in_order: bool  # the elements come in the variable's order, whatever the shape
 
 
 def variable_of(symbol: Any) -> VariableValue | None:
