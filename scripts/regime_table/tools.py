@@ -81,7 +81,7 @@ TOOLS = {
     "MappingTool": Made("tools.mapping", lambda tools, *_: tools.vocabulary()),
     "NaNSentinel": Made("tools.nonfinite", lambda tools, *_: tools.NaNSentinel()),
     "OpStatistics": Made("tools.statistics", lambda tools, *_: tools.OpStatistics()),
-    "Patch": Made("tools.capture", lambda tools, *_: tools.Patch({"*:relu": 0.0})),
+    "Patch": Made("tools.capture", lambda tools, *_: tools.Patch({"*:?oftmax": 0.0})),
     "PeakMemory": Made("tools.memory", lambda tools, *_: tools.PeakMemory()),
     "Profile": Made("tools.profile", lambda tools, *_: tools.Profile(backward=True)),
     "Recorder": Made("tools.diff", lambda tools, _, folder: tools.Recorder(folder)),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import small_cnn
 from amanda.research.error_injection import BitFlip, Campaign, ErrorInjection, RandomValue, StuckAt
+from amanda.tools.capture import Capture, Patch
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
@@ -141,6 +142,91 @@ def test_statistics(regime):
         found = row.min, row.max, row.mean, row.std
         assert found == close((values.min(), values.max(), values.mean(), values.std())), word
     assert statistics.skipped == {}
+
+
+def names_by_word(capture):
+    """Of what was captured; the first of each word."""
+    found = {}
+    for name in capture:
+        op = name.rpartition(":")[2].partition("[")[0]
+        found.setdefault(word_of(f"::{op}"), name)
+    return found
+
+
+def test_capture(regime):
+    model, capture = regime.build(), Capture(ops=names_of(*WORDS), runs="all")
+    expected = model.run()
+    with regime.apply(capture):
+        for _ in range(2):
+            np.testing.assert_array_equal(model.run(), expected)
+    names = names_by_word(capture)
+    if regime.name.endswith("/compile"):
+        assert not names
+        return
+    assert {*names} == {*WORDS}
+    for word, values in by_numpy()._asdict().items():
+        for kept in capture.runs(names[word]).values():
+            np.testing.assert_allclose(kept, regime.from_nhwc(values), rtol=1e-4, atol=1e-6)
+    assert {row.dtype for row in capture.rows()} == {"float32"}
+    assert {row.runs for row in capture.rows()} == {2}
+    assert capture.skipped == {}
+
+
+def test_captured_gradients(trained):
+    if trained.name.endswith("/compile"):
+        pytest.skip("Capture and Patch need eager mode")
+    model, capture = trained.build(), Capture(ops=names_of(*WORDS), grad=True)
+    with trained.apply(capture):
+        model.step()
+    expected, names = gradients_by_numpy(), names_by_word(capture)
+    if not capture.grads(names["add"]):  # in a session, the gradient of a sum has no operator
+        assert trained.name == "tensorflow/2.21/graph"
+        del names["add"]
+    for word, name in names.items():
+        np.testing.assert_allclose(capture.grad(name), trained.from_nhwc(expected[word]), rtol=1e-4, atol=1e-6)
+
+
+def patched(regime, values, **options):
+    model = regime.build()
+    capture = Capture(ops=names_of(*values))
+    with regime.apply(capture):
+        model.run()
+    names = names_by_word(capture)
+    return model, Patch({names[word]: value for word, value in values.items()}, **options)
+
+
+def test_patch(edited):
+    if edited.name.endswith("/compile"):
+        pytest.skip("Capture and Patch need eager mode")
+    expected = edited.build().run()
+    zeros = np.zeros_like(by_numpy().relu[0], np.float32)
+    model, patch = patched(edited, {"relu": edited.from_nhwc(zeros[None])[0]}, positions=1)
+    with edited.apply(patch):
+        found = model.run()
+    relu = by_numpy().relu.copy()
+    relu[1] = 0
+    np.testing.assert_allclose(found, by_numpy(relu=relu).add, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(model.run(), expected)
+    model, patch = patched(edited, {"mean": lambda mean: mean * 2})
+    with edited.apply(patch):
+        found = model.run()
+    np.testing.assert_allclose(found, by_numpy(mean=by_numpy().mean * 2).add, rtol=1e-4, atol=1e-6)
+
+
+def test_nothing_flows_back_through_a_value_that_was_put_in(trained):
+    if trained.name.endswith("/compile"):
+        pytest.skip("Capture and Patch need eager mode")
+    model, patch = patched(trained, {"mean": 1.0}, positions=0)
+    with trained.apply(patch):
+        found = model.step()
+    expected = gradients_by_numpy()
+    forward = by_numpy().mean.copy()
+    forward[0] = 1
+    np.testing.assert_allclose(found["matrix"], forward.T @ expected["add"], rtol=1e-4)
+    windows = np.lib.stride_tricks.sliding_window_view(IMAGES.astype(np.float64), (3, 3), (1, 2))
+    conv2d = expected["conv2d"].copy()
+    conv2d[0] = 0
+    np.testing.assert_allclose(found["filters"], np.einsum("nyxihw,nyxo->hwio", windows, conv2d), rtol=1e-4, atol=1e-6)
 
 
 def test_flops(regime):

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from amanda.tools.capture import Capture, Patch
 from function_tools import Mine, looks
 
 RANDOM = np.random.RandomState(0)
@@ -298,3 +299,51 @@ def test_what_is_saved_in_a_scope_is_vanilla(tmp_path):
     assert names[0] == names[1]
     restored = tf.saved_model.load(tmp_path / "scope_module")
     assert restored.f(tf.constant([1.0, -1.0])).numpy().tolist() == [1.0, 0.0]
+
+
+def test_captured_results_and_gradients_of_layers_are_those_of_keras():
+    model = convolutional()
+    inner = keras.Model(model.inputs[0], [model.layers[0].output, model.layers[-1].output])
+    expected = [np.asarray(each) for each in inner(IMAGES, training=False)]
+    capture = Capture(ops=["Relu", "BiasAdd", "AddV2"])
+    with amanda.apply(capture):
+        model.predict(IMAGES, batch_size=16, verbose=0)
+    by_name = {name: capture[name] for name in capture}
+    (hidden,) = (value for name, value in by_name.items() if name.endswith(":Relu"))
+    (scores,) = (value for value in by_name.values() if value.shape == (16, 5))
+    np.testing.assert_allclose(hidden, expected[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(scores, expected[1], rtol=1e-4, atol=1e-5)
+
+    @tf.function
+    def step(images):
+        with tf.GradientTape() as tape:
+            hidden = model.layers[0](images)
+            tape.watch(hidden)
+            loss = tf.reduce_sum(hidden**2)
+        return hidden, *tape.gradient(loss, [hidden, model.layers[0].kernel.value])
+
+    capture = Capture(ops="Relu", grad=True)
+    with amanda.apply(capture):
+        hidden, gradient, _ = step(IMAGES)
+    np.testing.assert_array_equal(capture.grad(*capture), gradient)
+    np.testing.assert_array_equal(capture[next(iter(capture))], hidden)
+
+
+def test_a_patched_layer_is_the_model_without_it():
+    model = convolutional()
+    expected = model.predict(IMAGES, verbose=0)
+    with amanda.apply(Patch({"*:Relu": lambda result: np.zeros_like(result)})):
+        found = model.predict(IMAGES, verbose=0)
+    assert np.array_equal(found, np.broadcast_to(found[0], found.shape))
+    np.testing.assert_array_equal(model.predict(IMAGES, verbose=0), expected)
+
+
+def test_a_gradient_through_a_function_of_a_result_is_an_error():
+    model = convolutional()
+    with (
+        pytest.raises(
+            Exception, match=r"\[patch\] the gradient of '.*:Relu' is not known: a function in numpy has changed"
+        ),
+        amanda.apply(Patch({"*:Relu": lambda result: result * 2})),
+    ):
+        model.fit(IMAGES, LABELS, verbose=0)

@@ -12,10 +12,11 @@ enum class FlopsFormula : uint8_t { kProduct, kConvolution, kTransposedConvoluti
 
 /// An operator of a framework whose graphs have no composite operators.
 struct FlopsOperator {
-  std::string name;  ///< "onnx::Conv"
-  FlopsFormula formula = FlopsFormula::kProduct;
-  std::string input, weight;    ///< the names of its operands; of a product, of the factors
-  std::string weight_layout{};  ///< of a convolution: "OIHW", as in amanda.tools.mapping
+  std::string name;                               ///< "onnx::Conv"
+  FlopsFormula formula = FlopsFormula::kProduct;  ///< what it computes
+  std::string input;                              ///< the name of its input, or left factor
+  std::string weight;                             ///< the name of its weight, or right factor
+  std::string weight_layout{};                    ///< of a convolution: "OIHW", as in amanda.tools.mapping
 };
 
 /// Options of Flops.

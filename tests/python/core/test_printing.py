@@ -51,9 +51,8 @@ def test_what_several_routines_ask_for_is_printed_once():
 
 
 def test_a_long_list_of_operators_is_cut():
-    assert "(linear, conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d and 21 more; " in repr(
-        MagnitudePruning(0.5)
-    )
+    begins = r"\(linear, conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d and \d\d more; "
+    assert re.search(begins, repr(MagnitudePruning(0.5)))
 
 
 def test_a_refused_routine_is_not_printed():

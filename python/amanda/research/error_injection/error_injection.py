@@ -29,7 +29,7 @@ from amanda.toolkit import (
 from amanda.toolkit.parameters import ParameterUse, TellsParameters
 from amanda.toolkit.tables import Column, Grouping, Results, fields_of, general_column, name_column, number_column
 from amanda.toolkit.where import Where
-from amanda.tools.mapping import keys_of, present
+from amanda.tools.mapping import keys_of, weighted_operators
 
 OPS = amanda_ops.linear + amanda_ops.convolution + amanda_ops.transposed_convolution + amanda_ops.matmul
 """PyTorch's; in other frameworks, the operators that the words `amanda.toolkit.operators.WEIGHTED` stand for."""
@@ -186,7 +186,7 @@ class ErrorInjection(TellsParameters, TellsSkips, Results[Row, GroupBy], Tool):
         self._lock = locks.lock()  # guards everything random and found
         names = ops if ops is None or isinstance(ops, str) else [*ops]
         if ops is OPS:
-            names = present(*OPS)
+            names = weighted_operators(*OPS)
         if backward:
             self.add_inst_for_op(self._count_executions, ops=names, modules=modules)
             outputs = at == "grad_input"

@@ -58,6 +58,13 @@ class Arrays(Protocol):
     def cast(self, array: Any, dtype: Any) -> Any:
         """The array in another dtype: of `xp`, or of another array."""
 
+    def zeros(self, array: Any, shape: Sequence[int]) -> Any:
+        """Zeros in this shape, of the array's dtype and device."""
+
+    def copied(self, array: Any, device: Any = None, dtype: Any = None) -> Any:
+        """A copy with memory of its own, of which nothing is recorded, on another device and in another dtype if they are
+        given. Arrays of numpy are in the memory of the CPU: the device does not count."""
+
     def like(self, array: Any, values: Sequence[float]) -> Any:
         """An array of these values, of the other's dtype and device, with one dimension."""
 

@@ -62,6 +62,14 @@ def cast(array: Array, dtype: Any) -> Array:
     return array.astype(dtype, copy=False)
 
 
+def zeros(array: Array, shape: Sequence[int]) -> Array:
+    return np.zeros(shape, array.dtype)
+
+
+def copied(array: Array, device: Any = None, dtype: Any = None) -> Array:
+    return array.astype(array.dtype if dtype is None else dtype, copy=True)
+
+
 def like(array: Array, values: Sequence[float]) -> Array:
     return np.array(values, array.dtype)
 

@@ -123,6 +123,14 @@ def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor.to(dtype)
 
 
+def zeros(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    return torch.zeros(shape, dtype=tensor.dtype, device=tensor.device)
+
+
+def copied(tensor: torch.Tensor, device: Any = None, dtype: torch.dtype | None = None) -> torch.Tensor:
+    return tensor.detach().to(device or tensor.device, dtype or tensor.dtype, copy=True)
+
+
 def like(tensor: torch.Tensor, values: Sequence[float]) -> torch.Tensor:
     return torch.tensor(values, dtype=tensor.dtype, device=tensor.device)
 

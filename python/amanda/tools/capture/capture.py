@@ -5,19 +5,22 @@ from __future__ import annotations
 import collections
 import functools
 import os
-from collections.abc import Collection, Iterable
-from typing import Any, Literal, NamedTuple, TypeAlias
-
-import torch
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from amanda import OpContext, Run, Tool
-from amanda.toolkit import Place, Results, Skips, eager_only, locks, warn_here
-from amanda.toolkit.torch import graph_task_id
+from amanda.toolkit import Place, Results, Skips, eager_only, frameworks, locks, warn_here
+from amanda.toolkit.arrays import Arrays, arrays_in, arrays_of, known
+from amanda.toolkit.operators import access_to
 
 from .captured import Captured
 from .names import Naming, Numbering, Pattern, listed, ops_of
 from .rows import GROUPINGS, GroupBy, Row, grouped
 from .stores import KINDS, FolderStore, Kind, MemoryStore, Store
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import DTypeLike
 
 Runs: TypeAlias = Literal["last", "all"] | int | Collection[int]
 
@@ -40,6 +43,9 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
 
     Results that are not tensors are left out; those whose elements cannot be read count in `skipped`.
 
+    In graphs of other frameworks results are arrays of numpy, and operators are counted in the order of the graph. The
+    gradient is what the backward operators of the result are given: there is none where the graph passes it on as it is.
+
     Arguments:
         ops: operators, as of `amanda.Tool.add_inst_for_op`. By default, those that `names` needs, or all.
         modules: only operators inside these modules, as there. By default, everywhere.
@@ -47,8 +53,8 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
             for all results of operators that it calls itself, or names of `naming`. ``*`` and ``?`` are globs. By
             default, all results are kept.
         grad: keeps gradients, too.
-        device: the device on which results are kept, such as "cpu". By default, the device of each result.
-        dtype: the dtype of kept floating-point results. By default, their own.
+        device: the device on which tensors are kept, such as "cpu". By default, the device of each result.
+        dtype: the dtype of kept floating-point results: torch's, or numpy's for arrays. By default, their own.
         runs: "last" keeps the last execution of each operator, "all" every one; a number or several keep those. Executions
             of an operator are counted from 0 on, over all scopes, until `reset`. A recomputation by a checkpoint is no
             execution if autograd recorded the first run. With a reentrant checkpoint it is one.
@@ -72,7 +78,7 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         *,
         grad: bool = False,
         device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | DTypeLike | None = None,
         runs: Runs = "last",
         folder: str | os.PathLike[str] | None = None,
         naming: Naming | None = None,
@@ -86,6 +92,7 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         self._counts: collections.Counter[str] = collections.Counter()  # executions, by name
         self._recorded: dict[str, bool] = {}  # true if autograd recorded the last one outside a backward pass
         self._places: dict[str, Place] = {}  # by name
+        self._latest_kept: dict[str, tuple[int, dict[int, tuple[int, ...]], bool]] = {}  # shapes by position, of arrays
         self._kept_sizes: dict[tuple[Kind, str, int], _Size] = {}  # by kind, name and run
         self._lock = locks.lock()  # guards the fields above
         if ops is None and self._patterns is not None:
@@ -112,6 +119,7 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         with self._lock:
             self._counts.clear()
             self._recorded.clear()
+            self._latest_kept.clear()
             self._kept_sizes.clear()
         self._store.clear()
         self._skips.reset()
@@ -141,13 +149,19 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
     # ---- routines ---------------------------------------------------------------------------------------------------
 
     def _analyze(self, context: OpContext) -> None:
-        if eager_only.leaves_out(context, self._skips, self.needs_eager):
+        of_torch = frameworks.is_torch(context)
+        if of_torch and eager_only.leaves_out(context, self._skips, self.needs_eager):
             return
         name = self._numbering.name_of(context)
         if self._patterns is not None and not any(pattern.matches(name) for pattern in self._patterns):
             return
         with self._lock:
             self._places[str(name)] = Place.of(context)
+        if not of_torch:
+            context.insert_after_op(self._keep_arrays, name=str(name))
+            if self._grad and access_to(context.namespace, context.op.__name__).has_backward:
+                context.insert_before_backward_op(self._receive_arrays, name=str(name))
+            return
         # The tensor that a routine gets from an in-place operator is not the one in the program's graph.
         if self._grad and context.op.__name__.endswith("_") and not context.op.__name__.endswith("__"):
             context.insert_after_op(self._keep_written, with_run=True, name=str(name))
@@ -156,34 +170,53 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
             context.insert_after_op(self._keep, name=str(name))
 
     def _keep(self, *outputs: Any, name: str) -> None:
-        kept = self._kept(name, outputs)
+        kept = self._kept(name, outputs, _in_backward())
         if self._grad and kept is not None:
             self._follow(name, *kept)
 
     def _keep_written(self, *outputs: Any, name: str, run: Run) -> None:
-        kept = self._kept(name, outputs)
+        kept = self._kept(name, outputs, _in_backward())
         if kept is not None:
             run["number"], tensors, run["is list"] = kept
             run["shapes"] = [tuple(tensor.shape) for tensor in tensors]
 
     def _receive(self, *gradients: Any, name: str, run: Run) -> None:
         """The first backward operator that runs is the one that gets the gradients of the result."""
+        from amanda.toolkit.torch import graph_task_id
+
         if "number" not in run or run.get("pass") == graph_task_id():
             return
         run["pass"] = graph_task_id()
         self._keep_gradients(name, run["number"], dict(enumerate(gradients)), run["shapes"], run["is list"])
 
-    def _kept(self, name: str, outputs: tuple[Any, ...]) -> tuple[int, list[torch.Tensor], bool] | None:
+    def _keep_arrays(self, *outputs: Any, name: str) -> None:
+        kept = self._kept(name, outputs, in_backward=False)
+        if kept is not None:
+            run, arrays, is_list = kept
+            shown = [i for i, each in enumerate(_members(outputs)) if arrays_of(each) is not None]
+            with self._lock:
+                self._latest_kept[name] = run, dict(zip(shown, [each.shape for each in arrays], strict=True)), is_list
+
+    def _receive_arrays(self, *gradients: Any, name: str) -> None:
+        """Each backward operator of a result gets the same gradients of it."""
+        with self._lock:
+            latest = self._latest_kept.get(name)
+        if latest is not None:
+            run, shapes, is_list = latest
+            members = _members(gradients)
+            of_shown = {at: members[position] for at, position in enumerate(shapes) if position < len(members)}
+            self._keep_gradients(name, run, of_shown, list(shapes.values()), is_list)
+
+    def _kept(self, name: str, outputs: tuple[Any, ...], in_backward: bool) -> tuple[int, list[Any], bool] | None:
         """Keeps a result; None if it is left out. Returns the number of the run, the tensors, and if it is a list."""
-        result = outputs[0] if len(outputs) == 1 else outputs
-        is_list = not isinstance(result, torch.Tensor)
-        tensors = [each for each in (result if isinstance(result, list | tuple) else [result]) if _is_tensor(each)]
-        in_backward = graph_task_id() != -1
+        result = outputs[0] if len(outputs) == 1 else outputs  # as `_members`
+        is_list = arrays_of(result) is None
+        tensors = arrays_in(result)
         with self._lock:
             if in_backward and self._recorded.get(name):  # recomputed; gradients reach the first tensors
                 return None
             if not in_backward:
-                self._recorded[name] = any(tensor.requires_grad for tensor in tensors)
+                self._recorded[name] = any(getattr(tensor, "requires_grad", False) for tensor in tensors)
             run = self._counts[name]
             self._counts[name] += 1
         if not tensors or not (isinstance(self._wanted, str) or run in self._wanted):
@@ -200,6 +233,8 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         return (run, tensors, is_list) if len(copies) == len(tensors) else None
 
     def _follow(self, name: str, run: int, tensors: list[torch.Tensor], is_list: bool) -> None:
+        import torch
+
         gradients: dict[int, torch.Tensor | None] = {}
         shapes = [tuple(tensor.shape) for tensor in tensors]
 
@@ -216,7 +251,7 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         self,
         name: str,
         run: int,
-        gradients: dict[int, torch.Tensor | None],
+        gradients: dict[int, Any],
         shapes: list[tuple[int, ...]],
         is_list: bool,
     ) -> None:
@@ -227,19 +262,19 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         some = next((copy for copy in copies.values() if copy is not None), None)
         if some is None:
             return
-        zeros = [torch.zeros(shape, dtype=some.dtype, device=some.device) for shape in shapes]
+        zeros = [known(some).zeros(some, shape) for shape in shapes]
         found = [zero if (copy := copies.get(at)) is None else copy for at, zero in enumerate(zeros)]
         self._put("grad", name, run, tuple(found), is_list)
 
-    def _put(self, kind: Kind, name: str, run: int, tensors: tuple[torch.Tensor, ...], is_list: bool) -> None:
+    def _put(self, kind: Kind, name: str, run: int, tensors: tuple[Any, ...], is_list: bool) -> None:
         with self._lock:
             self._kept_sizes[kind, name, run] = _Size.of(tensors)
         self._store.put(kind, name, run, tensors, is_list)
 
-    def _copied(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        def copy(plain: torch.Tensor, _: object) -> torch.Tensor:
-            dtype = self._dtype if plain.is_floating_point() else None
-            return plain.detach().to(self._device or plain.device, dtype or plain.dtype, copy=True)
+    def _copied(self, tensor: Any) -> Any:
+        def copy(plain: Any, arrays: Arrays) -> Any:
+            dtype = self._dtype if arrays.is_floating(plain) else None
+            return arrays.copied(plain, self._device, dtype)
 
         return self._skips.read(tensor, copy)
 
@@ -252,10 +287,10 @@ class _Size(NamedTuple):
     bytes: int
 
     @classmethod
-    def of(cls, tensors: tuple[torch.Tensor, ...]) -> _Size:
+    def of(cls, tensors: tuple[Any, ...]) -> _Size:
         dtypes = dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
         shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
-        return cls(shapes, ", ".join(dtypes), sum(tensor.numel() * tensor.element_size() for tensor in tensors))
+        return cls(shapes, ", ".join(dtypes), sum(known(tensor).nbytes(tensor) for tensor in tensors))
 
 
 def warn_of_unmatched(tool: Tool, patterns: Iterable[Pattern], numbering: Numbering) -> None:
@@ -268,8 +303,15 @@ def warn_of_unmatched(tool: Tool, patterns: Iterable[Pattern], numbering: Number
         )
 
 
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor)
+def _members(values: tuple[Any, ...]) -> Sequence[Any]:
+    return values[0] if len(values) == 1 and isinstance(values[0], list | tuple) else values
+
+
+def _in_backward() -> bool:
+    """True in a backward pass of PyTorch on this thread."""
+    from amanda.toolkit.torch import graph_task_id
+
+    return bool(graph_task_id() != -1)
 
 
 def _checked_runs(runs: Any) -> Literal["last", "all"] | Collection[int]:

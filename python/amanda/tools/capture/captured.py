@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import TypeAlias
-
-import torch
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from .names import Naming, ResultName, listed
 from .stores import FolderStore, Kind, Store
 
-Value: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+Array: TypeAlias = Union["torch.Tensor", "np.ndarray[Any, Any]"]
+Value: TypeAlias = Array | tuple[Array, ...]
 """A result; a tuple where an operator returns several tensors or a list of them."""
 
 

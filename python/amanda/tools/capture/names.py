@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from amanda import OpContext
 from amanda.toolkit import locks
+from amanda.toolkit.operators import vocabularies
 from amanda.tools.mapping import MappingTool
 
 MOST_LISTED = 8
@@ -102,7 +103,7 @@ def result_names(naming: Naming | None = None) -> MappingTool:
             name = numbering.name_of(context)
             context["result_name"], context["result_names"] = name, naming.names_of(name) if naming is not None else []
 
-    return MappingTool([["pytorch", rule]])
+    return MappingTool([(known.namespace, rule) for _, known in vocabularies()])
 
 
 class Pattern:

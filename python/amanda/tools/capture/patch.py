@@ -6,16 +6,17 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
-import torch
+import numpy as np
 
 from amanda import Error, OpContext, Tool
-from amanda.toolkit import eager_only
-from amanda.toolkit.arrays import REASONS, of_torch
+from amanda.toolkit import eager_only, frameworks
+from amanda.toolkit.arrays import REASONS, arrays_of, known
+from amanda.toolkit.operators import access_to
 
 from .capture import warn_of_unmatched
 from .names import Naming, Numbering, Pattern, ResultName, ops_of
 
-Transform: TypeAlias = Callable[[torch.Tensor, Any], Any]
+Transform: TypeAlias = Callable[[Any, Any], Any]
 
 
 class Patch(Tool):
@@ -33,8 +34,11 @@ class Patch(Tool):
     one. The result of an in-place operator is changed in place, for all its users. A result that is a view is replaced
     by a tensor of its own, as by a hook.
 
+    In graphs of other frameworks results are arrays of numpy, whose functions nothing differentiates. A value that is no
+    function, without `transform`, has the gradient as above; a backward pass through the others is an error.
+
     Arguments:
-        values: by name, as for `Capture`: the values that replace the results. A value is a tensor, a number, or a
+        values: by name, as for `Capture`: the values that replace the results. A value is a tensor or array, a number, or a
             function that is called with the result (with ``positions=``, that part of it). A tensor is converted to the
             result's dtype and device. A `Capture` is such a mapping: its latest runs.
         where: the names to take from `values`. By default, all.
@@ -92,7 +96,9 @@ class Patch(Tool):
             warn_of_unmatched(self, [pattern for pattern, _ in self._values], self._numbering)
 
     def _analyze(self, context: OpContext) -> None:
-        eager_only.check(context, self.needs_eager)
+        of_torch = frameworks.is_torch(context)
+        if of_torch:
+            eager_only.check(context, self.needs_eager)
         name = self._numbering.name_of(context)
         for pattern, value in self._values:
             if not pattern.matches(name):
@@ -102,12 +108,29 @@ class Patch(Tool):
                 raise ValueError(
                     f"[patch] {pattern.text!r} stands for several results, such as '{first}' and '{name}'; name one of them"
                 )
-            context.insert_after_op(self._patched, differentiable=True, allow_view=True, name=name, value=value)
+            if frameworks.is_eager(context):
+                raise frameworks.only_looks(context, "patch", "patch")
+            context.insert_after_op(self._patched, differentiable=of_torch, allow_view=of_torch, name=name, value=value)
+            if not of_torch and access_to(context.namespace, context.op.__name__).has_backward:
+                context.insert_before_backward_op(self._cut, name=name, value=value)
 
-    def _patched(self, *outputs: Any, name: ResultName, value: Any) -> torch.Tensor | None:
+    def _cut(self, gradient: Any, *others: Any, name: ResultName, value: Any) -> Any:
+        """The gradient of a result in a graph: zero where a value has taken its place."""
+        if gradient is None:
+            return None
+        if self._transform is not None or callable(value) or self._runs is not None:
+            raise Error(
+                f"[patch] the gradient of '{name}' is not known: a function in numpy has changed the result, or some runs "
+                "only; patch it with values, in all runs"
+            )
+        left = gradient.copy()
+        left[... if self._positions is None else self._positions] = 0
+        return (left, *others) if others else left
+
+    def _patched(self, *outputs: Any, name: ResultName, value: Any) -> Any:
         if self._runs is not None and next(self._executions.setdefault(name, itertools.count())) not in self._runs:
             return None
-        if len(outputs) != 1 or not isinstance(outputs[0], torch.Tensor):
+        if len(outputs) != 1 or arrays_of(outputs[0]) is None:
             raise TypeError(
                 f"[patch] the result of '{name}' is {'a list' if len(outputs) == 1 else f'{len(outputs)} values'}, not one "
                 "tensor; patch the results of the operators that take it"
@@ -116,42 +139,50 @@ class Patch(Tool):
         index = ... if self._positions is None else self._positions
         part = result[index]
         new = self._new(part, result, value)
-        if isinstance(new, torch.Tensor):
-            new = new.to(result.device, result.dtype)
+        if arrays_of(new) is not None:
+            new = _matching(new, result)
             _check_shape(name, new, part)
         # Not `new` itself, also where it is the whole result: a value that is not recorded would pass gradients on.
-        patched = result.clone()
+        patched = known(result).copy(result)
         try:
             patched[index] = new
         except (NotImplementedError, RuntimeError) as error:
             raise _unfit(name, result) or error from None
         return patched
 
-    def _new(self, part: torch.Tensor, result: torch.Tensor, value: Any) -> Any:
-        if callable(value):
+    def _new(self, part: Any, result: Any, value: Any) -> Any:
+        if callable(value) and arrays_of(value) is None:
             return value(part)
-        if isinstance(value, torch.Tensor):
-            value = value.to(result.device, result.dtype)
+        if arrays_of(value) is not None:
+            value = _matching(value, result)
             if self._positions is not None and value.shape == result.shape:
                 value = value[self._positions]
         return value if self._transform is None else self._transform(part, value)
 
 
+def _matching(value: Any, result: Any) -> Any:
+    """The value in the result's framework, dtype and device: it may be captured in another framework."""
+    arrays = known(result)
+    if arrays_of(value) is not arrays:
+        value = arrays.xp.asarray(known(value).detached(value))
+    return arrays.matching(value, result)
+
+
 def _checked(name: str, value: Any, transform: object) -> Any:
-    if callable(value) and not isinstance(value, torch.Tensor):
+    if callable(value) and arrays_of(value) is None:
         if transform is not None:
             raise TypeError(f"[patch] the value of {name!r} is a function; transform= works with tensors and numbers")
         return value
-    if not isinstance(value, torch.Tensor | int | float):
+    if arrays_of(value) is None and not isinstance(value, int | float):
         raise TypeError(
             f"[patch] the value of {name!r} is a tensor, a number or a function, got {type(value).__name__}"
         )
     return value
 
 
-def _unfit(name: ResultName, result: torch.Tensor) -> Error | None:
+def _unfit(name: ResultName, result: Any) -> Error | None:
     """The error for a result whose elements cannot be set; None if they can be set."""
-    reason = of_torch.why_unreadable(result)
+    reason = known(result).why_unreadable(result)
     if reason is None:
         return None
     return Error(
@@ -160,10 +191,10 @@ def _unfit(name: ResultName, result: torch.Tensor) -> Error | None:
     )
 
 
-def _check_shape(name: ResultName, new: torch.Tensor, part: torch.Tensor) -> None:
+def _check_shape(name: ResultName, new: Any, part: Any) -> None:
     try:
-        fits = torch.broadcast_shapes(new.shape, part.shape) == part.shape
-    except RuntimeError:
+        fits = np.broadcast_shapes(tuple(new.shape), tuple(part.shape)) == tuple(part.shape)
+    except ValueError:
         fits = False
     if not fits:
         raise ValueError(

@@ -6,15 +6,15 @@ import collections
 import itertools
 import os
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
-import torch
+import numpy as np
 
 from amanda.toolkit import locks
 
 Kind = Literal["result", "grad"]
 KINDS: tuple[Kind, ...] = ("result", "grad")
-Tensors: TypeAlias = tuple[torch.Tensor, ...]
+Tensors: TypeAlias = tuple[Any, ...]  # of PyTorch, or arrays of numpy
 Entries: TypeAlias = dict[int, Any]  # by run
 
 
@@ -81,7 +81,7 @@ class MemoryStore(_Index):
 
     def where(self, kind: Kind, name: str, run: int) -> str:
         tensors, _ = self._entry(kind, name, run)
-        return str(tensors[0].device)
+        return str(getattr(tensors[0], "device", "cpu"))
 
 
 class FolderStore(_Index):
@@ -113,16 +113,21 @@ class FolderStore(_Index):
 
     def put(self, kind: Kind, name: str, run: int, tensors: Tensors, is_list: bool) -> None:
         path = self._folder / f"{next(self._numbers):08}.safetensors"
-        values = {str(i): tensor.contiguous() for i, tensor in enumerate(tensors)}
-        metadata = {"kind": kind, "name": name, "run": str(run), "is_list": str(int(is_list))}
+        values = {str(i): tensor for i, tensor in enumerate(tensors)}
+        framework = "np" if isinstance(tensors[0], np.ndarray) else "pt"
+        metadata = {"kind": kind, "name": name, "run": str(run), "is_list": str(int(is_list)), "framework": framework}
         self._write("capture", path, values, metadata)
         self._add(kind, name, run, path)
 
     def get(self, kind: Kind, name: str, run: int) -> tuple[Tensors, bool]:
-        with self._safetensors.safe_open(self._entry(kind, name, run), framework="pt") as file:
-            return tuple(file.get_tensor(key) for key in sorted(file.keys(), key=int)), file.metadata()[
-                "is_list"
-            ] == "1"
+        path = self._entry(kind, name, run)
+        metadata = self._metadata(path)
+        with self._safetensors.safe_open(path, framework=metadata.get("framework", "pt")) as file:
+            return tuple(file.get_tensor(key) for key in sorted(file.keys(), key=int)), metadata["is_list"] == "1"
+
+    def _metadata(self, path: Path) -> dict[str, str]:
+        with self._safetensors.safe_open(path, framework="np") as file:
+            return dict(file.metadata() or {})
 
     def where(self, kind: Kind, name: str, run: int) -> str:
         return str(self._entry(kind, name, run))
@@ -136,8 +141,7 @@ class FolderStore(_Index):
         if not paths:
             raise FileNotFoundError(f"[capture] {str(self._folder)!r} has no captured results")
         for path in paths:
-            with self._safetensors.safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
+            metadata = self._metadata(path)
             if not {"kind", "name", "run", "is_list"} <= metadata.keys():
                 raise ValueError(f"[capture] {str(path)!r} was not written by Capture")
-            self._entries[metadata["kind"], metadata["name"]][int(metadata["run"])] = path
+            self._entries[cast(Kind, metadata["kind"]), metadata["name"]][int(metadata["run"])] = path

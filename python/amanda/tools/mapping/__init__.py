@@ -2,7 +2,7 @@
 
 from .mapping_tool import MappingTool, Rule
 from .rules import keys_of, standard_rules, vocabulary
-from .words import Word, names_of, present, roles, words
+from .words import Word, names_of, roles, weighted_operators, words
 
 __all__ = [
     "MappingTool",
@@ -10,9 +10,9 @@ __all__ = [
     "Word",
     "keys_of",
     "names_of",
-    "present",
     "roles",
     "standard_rules",
     "vocabulary",
+    "weighted_operators",
     "words",
 ]

@@ -42,7 +42,8 @@ def names_of(*asked: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def present(*given: str) -> list[str]:
-    """The names, and those of operators with a weight in other frameworks than PyTorch, as far as they can run here."""
+def weighted_operators(*of_torch: str) -> list[str]:
+    """Operators that multiply by a weight, for `ops=`: these of PyTorch, and those of other frameworks that `WEIGHTED` words
+    stand for, as far as they can run here."""
     others = [name for name in names_of(*WEIGHTED) if not name.startswith("aten::")]
-    return [name for name in (*given, *others) if complaint(name) is None]
+    return [name for name in (*of_torch, *others) if complaint(name) is None]

@@ -16,7 +16,7 @@ from amanda.toolkit.operators import access_to
 from amanda.toolkit.parameters import ParameterUse, TellsParameters, in_parametrization
 from amanda.toolkit.places import GroupBy, Place, counted_groupings, grouped
 from amanda.toolkit.programs import own_work
-from amanda.tools.mapping import present
+from amanda.tools.mapping import weighted_operators
 
 from . import graph_weights
 from .graph_weights import GraphWeight
@@ -117,7 +117,7 @@ class WeightPruning(TellsParameters, TellsSkips, Results[Row, GroupBy], Tool):
         self._of_variables: dict[object, Masked] = {}  # in graphs: the first operator that uses the weight
         self._lock = locks.lock()  # guards the four above
         if ops is OPS:
-            self.add_inst_for_op(self._analyze, ops=present(*OPS))
+            self.add_inst_for_op(self._analyze, ops=weighted_operators(*OPS))
             fused_layers.refuse_in(self)
         else:
             self.add_inst_for_op(self._analyze, ops=ops)
