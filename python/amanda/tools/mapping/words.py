@@ -43,7 +43,9 @@ def names_of(*asked: str) -> list[str]:
 
 
 def weighted_operators(*of_torch: str) -> list[str]:
-    """Operators that multiply by a weight, for `ops=`: these of PyTorch, and those of other frameworks that `WEIGHTED` words
-    stand for, as far as they can run here."""
+    """Operators that multiply by a weight, for `ops=`, as far as they can run here.
+
+    These of PyTorch, and those of other frameworks for which there is a word in `amanda.toolkit.operators.WEIGHTED`.
+    """
     others = [name for name in names_of(*WEIGHTED) if not name.startswith("aten::")]
     return [name for name in (*of_torch, *others) if complaint(name) is None]
