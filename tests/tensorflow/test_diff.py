@@ -124,7 +124,7 @@ def test_train_steps_and_what_a_variable_gets(tmp_path):
 def test_what_runs_unseen_is_told(tmp_path, monkeypatch):
     from amanda.drivers.tensorflow.front import unsupported
 
-    monkeypatch.setattr(unsupported, "_told", [])
+    monkeypatch.setattr(unsupported._unshown, "_told", [])
 
     def run():
         tf.function(lambda x: tf.exp(x), jit_compile=True)(tf.constant([1.0]))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 
 import amanda
+import pytest
 import tensorflow as tf
 
 
@@ -22,3 +25,15 @@ def test_amanda_works_without_torch(fresh_python):
 
 def test_importing_amanda_does_not_import_tensorflow(fresh_python):
     assert fresh_python("import sys, amanda; print('tensorflow' in sys.modules)") == "False"
+
+
+@pytest.mark.parametrize("command", ["watch", "memory"])
+def test_a_command_for_pytorch_says_so(tmp_path, command):
+    script = tmp_path / "script.py"
+    script.write_text("import tensorflow\n")
+    ran = subprocess.run([sys.executable, "-m", "amanda", command, script], capture_output=True, text=True)
+    assert ran.returncode == 2
+    assert ran.stderr == (
+        f"amanda {command}: error: it looks at programs of PyTorch, which is not installed for {sys.executable}; with "
+        "TensorFlow and ONNX Runtime, use ls, profile, flops, nan, diff, trace or run\n"
+    )

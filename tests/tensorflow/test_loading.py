@@ -186,7 +186,7 @@ def test_the_command_runs_a_script(run, tmp_path):
 def test_strategies_run_without_tools_after_one_warning(in_function, recorder, log, monkeypatch):
     from amanda.drivers.tensorflow.front import unsupported
 
-    monkeypatch.setattr(unsupported, "_told", [])
+    monkeypatch.setattr(unsupported._unshown, "_told", [])
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
 
     def step():

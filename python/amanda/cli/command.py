@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import argparse
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -40,7 +41,7 @@ class Command(abc.ABC):
             try:
                 job = self.begin(given)
             except self.mistakes as error:
-                parser.error(str(error))
+                parser.error(_text_of(error))
             job()
 
         parser.set_defaults(run=run)
@@ -56,6 +57,15 @@ class Command(abc.ABC):
     def job(self, program: Program, given: argparse.Namespace) -> Job:
         """The work with a program. Nothing has run yet, and a mistake is still one of the command line."""
         raise NotImplementedError
+
+
+def _text_of(mistake: Exception) -> str:
+    if not isinstance(mistake, ModuleNotFoundError) or mistake.name != "torch":
+        return str(mistake)
+    return (
+        f"it looks at programs of PyTorch, which is not installed for {sys.executable}; with TensorFlow and ONNX Runtime, "
+        "use ls, profile, flops, nan, diff, trace or run"
+    )
 
 
 def run_under(

@@ -36,7 +36,7 @@ LAYERS = [
     [*sorted(EXTENSIONS), "core.fork", "core.main_interpreter", "core.near_names"],
     ["driver", "drivers"],  # what all drivers have in common; no framework
     ["core", "ops", "reports"],
-    ["core.scope", "core.scheduled_scope"],
+    ["core.scope", "core.scheduled_scope", "core.unshown"],
     ["core.program_points", "tool"],
     ["drivers.onnxruntime", "drivers.tensorflow", "drivers.torch"],
     ["drivers.torch_compile"],

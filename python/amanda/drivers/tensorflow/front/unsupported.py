@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import functools
-import logging
 from typing import Any
 
 import tensorflow as tf
 
-from amanda.core import fork, scope, switches
+from amanda.core import switches
+from amanda.core.unshown import Unshown
 from amanda.drivers.tensorflow import port
 
-_lock = fork.rlock()
-_told: list[str] = []
+_unshown = Unshown("tensorflow", "TensorFlow")
+warn, remarks = _unshown.warn, _unshown.remarks
 _DISTRIBUTED = "_amanda_is_distributed"  # the attribute of a function's graph in which a strategy runs
-
-
-def warn(text: str) -> None:
-    """Says it once in a process."""
-    scope.note_unseen("unsupported", text)
-    with _lock:
-        if text in _told:
-            return
-        _told.append(text)
-    logging.getLogger("amanda").warning("[tensorflow] %s", text)
-
-
-def remarks() -> list[str]:
-    """For `amanda doctor`."""
-    return ["what tools were not shown of TensorFlow:", *(f"  {text}" for text in _told)] if _told else []
 
 
 def patch() -> None:
