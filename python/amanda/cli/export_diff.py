@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Literal
 from amanda.cli import program_arguments, statuses
 from amanda.cli.command import Job, run_under
 from amanda.cli.command_output import Report, program_failed
+from amanda.core.evidence import counted
 
 if TYPE_CHECKING:
     from amanda.cli.program import Program
     from amanda.tools.export_diff import ExportDiff
 
-GroupBy = Literal["cause", "value", "unmatched"]
+GroupBy = Literal["cause", "value", "unmatched", "form"]
 FILES = ("json", "html")
 CALLS = 3
 TABLES: dict[GroupBy, str] = {
     "cause": "Causes",
     "value": "All values that were compared",
     "unmatched": "Values without a counterpart",
+    "form": "What became of each operator",
 }
 
 
@@ -56,6 +58,50 @@ def job(program: Program, given: argparse.Namespace, program_failed_status: int)
 
     failed = functools.partial(program_failed, "diff", program.argv[0], own=program_failed_status)
     return run_under(tool, program, given, report, coverage=True, failed=failed)
+
+
+def forms_job(program: Program, given: argparse.Namespace) -> Job:
+    """The work of `amanda ls --against-onnx`: what became of each operator of the program in the file. Raises as `job`."""
+    for name, default in (("ops", None), ("sort", "order")):
+        if getattr(given, name) != default:
+            raise ValueError(
+                f"argument --{name}: not with --against-onnx, which lists the file's operators in their order"
+            )
+    file = program_arguments.output_file(given.json)
+    from amanda.tools.export_diff import ExportDiff
+
+    tool = ExportDiff(given.against_onnx, calls=1)
+
+    def report(made: Report, status: object) -> None:
+        rows = tool.rows("form")
+        if file is None:
+            with made.part("print the table"):
+                print(f"\n{_forms_answer(tool)}", flush=True)
+                if rows:
+                    print(tool.table("form", top=given.top), flush=True)
+        else:
+            with made.part(f"write {file.name!r}"), file:
+                json.dump([dataclasses.asdict(row) for row in rows], file, indent=1)
+
+    return run_under(tool, program, given, report, coverage=True)
+
+
+def _forms_answer(tool: ExportDiff) -> str:
+    rows = tool.rows("form")
+    if not rows:
+        return tool.answer()
+    fused = sum(bool(row.fused_with) for row in rows)
+    gone = sum(not row.optimized for row in rows)
+    nodes = sum(len(row.written) for row in rows)
+    found = (
+        f"{counted(len(rows), 'operator')} of the program became {counted(nodes, 'node')} of the file; ONNX Runtime fuses "
+        f"{fused:,} of them with others, and needs no node for {gone:,}"
+    )
+    more = [f"not joined: {', '.join(tool.not_compared)}"] if tool.not_compared else []
+    if tool.without_value:
+        names = ", ".join(f"{name} {count:,}" for name, count in tool.without_value.items())
+        more.insert(0, f"operators of the program whose results are no values of the file: {names}")
+    return "\n".join([found, *more])
 
 
 def _print(tool: ExportDiff, top: int | None) -> None:

@@ -29,6 +29,8 @@ TASKS = (
          "diff different differ change changed refactoring version reproduce seed mismatch compare port"),
     Task("the compiled function differs: which operators?", "amanda diff eager.py compiled.py",
          "compile compiled inductor fusion fused differ different wrong eager kernel"),
+    Task("which operator became which node of my ONNX file?", "amanda ls --against-onnx model.onnx infer.py",
+         "onnx export exported node nodes became becomes fused fusion optimized onnxruntime mapping which"),
     Task("my ONNX export differs: which node?", "amanda diff --against-onnx model.onnx infer.py",
          "onnx export exported exporter differ differs different node wrong results onnxruntime runtime quantized qdq"),
     Task("\"modified by an inplace operation\"", "amanda inplace train.py",

@@ -8,7 +8,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from amanda.cli import program_arguments
+from amanda.cli import export_diff, program_arguments
 from amanda.cli.command import Command, Job, run_under
 from amanda.cli.command_output import Report
 from amanda.cli.program import Program
@@ -45,9 +45,16 @@ class Ls(Command):
         )
         option("--top", type=int, help="how many rows (default: all)")
         option("--json", metavar="FILE", help="writes all rows there instead of printing a table")
+        option(
+            "--against-onnx",
+            metavar="FILE",
+            help="lists what became of each operator in the ONNX file that was exported of the program's model",
+        )
 
     def job(self, program: Program, given: argparse.Namespace) -> Job:
         """Prints the points that ran, or writes them to a file."""
+        if given.against_onnx:
+            return export_diff.forms_job(program, given)
         names = [name for names in given.ops for name in names.split(",")] if given.ops else None
         try:
             tool = PointsTool(names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import re
 from typing import Any
@@ -41,6 +42,7 @@ class Comparison:
         self.rows: dict[str, Row] = {}  # all that were compared, by value
         self.unmatched: dict[str, Unmatched] = {}
         self.covered: set[int] = set()  # positions of nodes
+        self.without_value: collections.Counter[str] = collections.Counter()  # operators of the first call, by name
         self.output_error: float | None = None  # of the deployed session, the largest of all calls
 
     @property
@@ -68,6 +70,9 @@ class Comparison:
         alignment = Alignment(self._results, shapes, call, feeds)
         matched = {each.result.name: each for each in alignment.matched()}
         self._note_unmatched(alignment, matched)
+        if not self.rows:
+            joined = {id(each.ran) for each in matched.values()}
+            self.without_value.update(ran.place.name for ran in call.ran if id(ran) not in joined)
         if any(name in matched and matched[name].reference.key != kept.key for name, kept in outputs.items()):
             outputs = {}  # the model returns its results in another order
         references = {name: each.reference for name, each in matched.items()}
@@ -161,9 +166,13 @@ class Comparison:
                 why = alignment.why_unmatched(origin.name)
                 self.unmatched[each.name] = Unmatched(each.name, origin.op, origin.module_path, why)
 
+    def position(self, row: Row) -> int:
+        """Of its value, among the file's nodes."""
+        return self._order.get(row.value, -1)
+
     def sorted_rows(self) -> list[Row]:
         """In the order of the file's nodes; of a quantized file, the largest error first."""
-        rows = sorted(self.rows.values(), key=lambda row: self._order.get(row.value, -1))
+        rows = sorted(self.rows.values(), key=self.position)
         return sorted(rows, key=lambda row: -row.error) if self._is_quantized else rows
 
 

@@ -16,9 +16,10 @@ from amanda.toolkit.schemas import Sides
 from .arrays import key_of
 from .calls import Call, Calls, Ran
 from .comparison import Comparison
+from .forms import forms
 from .model_file import ModelFile
 from .origins import root_class
-from .rows import GROUPINGS, GroupBy, Row
+from .rows import GROUPINGS, Form, GroupBy, Row
 
 
 class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
@@ -38,7 +39,8 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
     Rows by "cause" (the default) are the values that differ, in the order of the file's nodes; those of a quantized file
     by their errors. By "value" they are all that were compared. By "unmatched" they are the operators of the file that
     no operator of the program was found for, and why. Their nodes are compared as a part of the values that they lead
-    to. See `Results` for `rows`, `table`, `to_pandas` and `reset`.
+    to. By "form" they are the operators of the program, with the nodes that they became in the file, and with those that
+    ONNX Runtime fuses them into (`ORT_ENABLE_EXTENDED`). See `Results` for `rows`, `table`, `to_pandas` and `reset`.
 
     Arguments:
         path: the ONNX file. Weights may be in other files in its folder.
@@ -78,6 +80,7 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         self._skips, self._lock = Skips("export_diff"), lock()
         self._calls = Calls(self._model, self._wants, self._ended)
         self._open = 0  # scopes
+        self._optimized: Any = None  # the graph that ONNX Runtime makes of the file
         self.reset()
         self.add_inst_for_op(self._analyze)
 
@@ -93,6 +96,12 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         """The relative error of the file's outputs in a session with ONNX Runtime's optimizations, the largest of all. None
         if the model does not return as many tensors as the file has outputs."""
         return self._comparison.output_error
+
+    @property
+    def without_value(self) -> dict[str, int]:
+        """The operators that ran in the first call and whose results are no values of the file, by name, most first: an
+        exporter folds a batch normalization into the convolution before it."""
+        return dict(self._comparison.without_value.most_common())
 
     @property
     def not_compared(self) -> list[str]:
@@ -136,7 +145,14 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
             if by == "unmatched":
                 return list(self._comparison.unmatched.values())
             rows = self._comparison.sorted_rows()
+            if by == "form":
+                return self._forms(rows)
             return rows if by == "value" else [row for row in rows if row.differs]
+
+    def _forms(self, rows: list[Row]) -> list[Form]:
+        if self._optimized is None:
+            self._optimized = self._file.optimized()
+        return forms(sorted(rows, key=self._comparison.position), self._file.proto.graph, self._optimized)
 
     def _remarks(self, by: GroupBy) -> list[str]:
         return [*(f"not compared: {each}" for each in self.not_compared), *super()._remarks(by)]

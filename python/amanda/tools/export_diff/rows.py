@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from amanda.toolkit import Column, Grouping, fields_of, general_column, name_column, number_column
 
-GroupBy = Literal["cause", "value", "unmatched"]
+MOST_LISTED = 3
+GroupBy = Literal["cause", "value", "unmatched", "form"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +42,29 @@ class Unmatched:
     why: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """An operator of the program, or an output of the model that no operator was found for, in three forms."""
+
+    op_id: int | None
+    name: str  # "aten::linear"
+    module_path: str
+    source: str  # file:line of the call in the program
+    value: str  # the name of its result in the file
+    written: tuple[str, ...]  # types of the nodes that compute it in the file, from the nearest values of other rows
+    optimized: tuple[str, ...]  # types of the nodes that ONNX Runtime makes of them; empty if it needs none
+    fused_with: tuple[str, ...]  # the other operators of the program in these nodes
+
+
 def _nodes(row: Any) -> str:
     few = row.op_types[-4:]
     return " ".join([*(["…"] if len(few) < len(row.op_types) else []), *few])
+
+
+def listed(names: tuple[str, ...]) -> str:
+    """Few of them: "aten::relu, aten::add and 3 more"."""
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return ", ".join(names[:MOST_LISTED]) + more
 
 
 _COLUMNS = [
@@ -63,8 +84,15 @@ _UNMATCHED = [
     Column("module", lambda row: row.module_path, left=True, folds=True, field="module_path"),
     Column("why", lambda row: row.why, left=True, folds=True, field="why"),
 ]
+_FORMS = [
+    name_column("id"),
+    Column("in the file", lambda row: " ".join(row.written), left=True, folds=True, field="written"),
+    Column("optimized", lambda row: " ".join(row.optimized) or "-", left=True, folds=True, field="optimized"),
+    Column("together with", lambda row: listed(row.fused_with), left=True, folds=True, field="fused_with"),
+]
 GROUPINGS = {
     "cause": Grouping(_COLUMNS, fields_of(Row)),
     "value": Grouping(_COLUMNS, fields_of(Row)),
     "unmatched": Grouping(_UNMATCHED, fields_of(Unmatched)),
+    "form": Grouping(_FORMS, fields_of(Form)),
 }

@@ -1,0 +1,65 @@
+"""Forms: what became of an operator of the program in the file, and in the graph that ONNX Runtime makes of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from .results import Cover
+from .rows import Form, Row
+
+
+class _Group(NamedTuple):
+    """Nodes between values that both graphs have."""
+
+    written: frozenset[int]  # positions
+    optimized: tuple[int, ...]
+
+
+def forms(rows: Sequence[Row], written: Any, optimized: Any) -> list[Form]:
+    """One form for each row.
+
+    An optimizer keeps the names of values that it does not fuse away. What lies between such values in one graph computes
+    the same as what lies between them in the other.
+    """
+    ours, theirs = Cover(written), Cover(optimized)
+    values = {row.value for row in rows}
+    positions = {row.value: frozenset(ours.between(row.value, values)) for row in rows}
+    groups = list(_groups(written, optimized, ours, theirs))
+    touched = {value: [group for group in groups if group.written & own] for value, own in positions.items()}
+    found = []
+    for row in rows:
+        nodes = dict.fromkeys(i for group in touched[row.value] for i in group.optimized)
+        shared = [each for each in rows if each is not row and _share(touched[row.value], touched[each.value])]
+        found.append(
+            Form(
+                row.op_id,
+                row.name,
+                row.module_path,
+                row.source,
+                row.value,
+                row.op_types,
+                tuple(_type(theirs.node(i)) for i in sorted(nodes)),
+                tuple(each.name or each.value for each in shared),
+            )
+        )
+    return found
+
+
+def _groups(written: Any, optimized: Any, ours: Cover, theirs: Cover) -> Iterator[_Group]:
+    made = [{name for node in graph.node for name in node.output if name} for graph in (written, optimized)]
+    both = made[0] & made[1]
+    ends = both | {each.name for each in written.input}
+    for node in optimized.node:
+        for name in node.output:
+            if name in both:
+                yield _Group(frozenset(ours.between(name, ends)), tuple(theirs.between(name, ends)))
+
+
+def _share(some: Iterable[_Group], others: Iterable[_Group]) -> bool:
+    theirs = {i for group in others for i in group.optimized}
+    return any(i in theirs for group in some for i in group.optimized)
+
+
+def _type(node: Any) -> str:
+    return f"{node.domain}::{node.op_type}" if node.domain else str(node.op_type)
