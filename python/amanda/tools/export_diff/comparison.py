@@ -167,7 +167,7 @@ class Comparison:
                 self.unmatched[each.name] = Unmatched(each.name, origin.op, origin.module_path, why)
 
     def position(self, row: Row) -> int:
-        """Of its value, among the file's nodes."""
+        """The position of its value's node in the file."""
         return self._order.get(row.value, -1)
 
     def sorted_rows(self) -> list[Row]:

@@ -19,8 +19,8 @@ class _Group(NamedTuple):
 def forms(rows: Sequence[Row], written: Any, optimized: Any) -> list[Form]:
     """One form for each row.
 
-    An optimizer keeps the names of values that it does not fuse away. What lies between such values in one graph computes
-    the same as what lies between them in the other.
+    An optimizer keeps the names of values that it does not fuse away. Between two such values, the nodes of both graphs
+    compute the same.
     """
     ours, theirs = Cover(written), Cover(optimized)
     values = {row.value for row in rows}
