@@ -347,3 +347,66 @@ def test_a_gradient_through_a_function_of_a_result_is_an_error():
         amanda.apply(Patch({"*:Relu": lambda result: result * 2})),
     ):
         model.fit(IMAGES, LABELS, verbose=0)
+
+
+class Paths(amanda.Tool):
+    """The module paths of forward and backward operators."""
+
+    def __init__(self):
+        super().__init__()
+        self.forward, self.backward = set(), set()
+        self.add_inst_for_op(lambda context: self.forward.add(context.module_path))
+        self.add_inst_for_op(lambda context: self.backward.add(context.module_path), backward=True)
+
+
+def named():
+    """A model in a model, and a layer that it calls twice."""
+    keras.backend.clear_session()
+    shared = keras.layers.Dense(8, name="shared")
+    inner = keras.Sequential([keras.layers.Dense(8, activation="relu", name="hidden")], name="inner")
+    images = keras.Input((8,))
+    scores = keras.layers.Dense(1, name="head")(shared(inner(shared(images))))
+    model = keras.Model(images, scores, name="outer")
+    model.compile("sgd", "mse", jit_compile=False)
+    return model
+
+
+def test_modules_are_the_layers():
+    model, x = named(), np.ones((4, 8), np.float32)
+    enter = keras.src.backend.tensorflow.core.name_scope.__enter__
+    with amanda.apply(paths := Paths()):
+        model.fit(x, np.ones((4, 1)), verbose=0)
+    layers = {"outer.shared", "outer.inner.hidden", "outer.head"}
+    assert layers < paths.forward
+    assert layers < paths.backward
+    assert not [
+        path for path in paths.forward | paths.backward if re.search(r"(outer|inner|shared|hidden|head)_\d", path)
+    ]
+    assert keras.src.backend.tensorflow.core.name_scope.__enter__ is enter
+    with amanda.apply(eager := Paths()):
+        model(x)
+    assert layers <= eager.forward
+
+
+def test_layers_can_be_asked_for_by_their_names():
+    model, x = named(), np.ones((4, 8), np.float32)
+    capture = Capture(ops="Relu", modules="*.hidden")
+    with amanda.apply(capture):
+        model.predict(x, verbose=0)
+    assert [*capture] == ["outer.inner.hidden:Relu"]
+    assert capture["outer.inner.hidden"].shape == (4, 8)
+
+
+def test_scopes_of_the_program_around_layers_keep_their_names():
+    layer = keras.layers.Dense(2, name="dense")
+
+    @tf.function
+    def twice(x):
+        with tf.name_scope("tower"):
+            first = layer(x)
+        with tf.name_scope("tower"):
+            return first + layer(x)
+
+    with amanda.apply(paths := Paths()):
+        twice(tf.ones((1, 4)))
+    assert {path for path in paths.forward if path.endswith("dense")} == {"tower.dense", "tower_1.dense"}

@@ -74,7 +74,7 @@ class TensorFlowDriver:
         from amanda.drivers.tensorflow.eager import looking as eager
         from amanda.drivers.tensorflow.front import exports, function, session, unsupported
         from amanda.drivers.tensorflow.lower import gradients, vectorized
-        from amanda.drivers.tensorflow.view import links, tapes
+        from amanda.drivers.tensorflow.view import layers, links, tapes
 
         for part in (links, tapes, exports):
             part.patch()  # for good: graphs outlive scopes
@@ -82,7 +82,7 @@ class TensorFlowDriver:
         vectorized.register()
         session.watch()
         function.watch()
-        self._patches = (session, function, unsupported, eager)
+        self._patches = (session, function, unsupported, layers, eager)
         eager.attach()
 
     @property

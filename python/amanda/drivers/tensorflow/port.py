@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -177,6 +178,12 @@ def op_callbacks() -> list[Any]:
 def name_scope() -> str:
     """The name scope of eager operators: "encoder/dense/"."""
     return str(_context().scope_name)
+
+
+def keras_name_scope() -> Any:
+    """The class with which Keras opens a scope for a layer. None if the program has not imported Keras, or if this Keras
+    has no such class."""
+    return getattr(sys.modules.get("keras.src.backend.tensorflow.core"), "name_scope", None)
 
 
 def is_eager(value: Any) -> bool:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from amanda.driver.identity import frames
 from amanda.drivers.tensorflow.lower import vectorized
-from amanda.drivers.tensorflow.view import bodies
+from amanda.drivers.tensorflow.view import bodies, layers
 
 # Libraries that build graphs for the program.
 _LIBRARIES = ("tensorflow", "keras", "tf_keras")
@@ -34,7 +34,7 @@ def place_of(op: tf.Operation, function: str = "", path: str = "") -> Place:
     written = vectorized.body_operator(op) or op  # in the program
     if written.graph is not op.graph:
         function = bodies.label_of(written.graph)
-    scope = written.name.rpartition("/")[0].replace("/", ".")
+    scope = layers.module_path(written.graph, written.name.rpartition("/")[0])
     module_path = f"{path}.{scope}" if path and scope else path or scope
     return Place(frames.hash_of((function, path, op.name)) or 1, module_path, source_of(written))
 

@@ -1,0 +1,62 @@
+"""The names of Keras layers in the name scopes of a graph.
+
+A graph makes each scope unique: the scope of the layer "dense" may be "functional_1/dense_2". Functions are traced for
+tools while scopes of tools are open. Meanwhile, Keras' class for scopes notes which one it opens for which name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from typing import Any
+
+import tensorflow as tf
+
+from amanda.drivers.tensorflow import port
+
+_names: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()  # by graph and scope
+_patched: list[tuple[Any, Any]] = []  # Keras' class, and its method
+
+
+def patch() -> None:
+    """Keras need not be imported, and another version may lack the class: then scopes have the names of the graph."""
+    scope = port.keras_name_scope()
+    enter = getattr(scope, "__enter__", None)
+    if scope is None or enter is None:
+        return
+
+    @functools.wraps(enter)
+    def enter_and_note(self: Any) -> Any:
+        result = enter(self)
+        with contextlib.suppress(Exception):  # of the program's own nothing is suppressed: it has entered
+            _note(self)
+        return result
+
+    _patched.append((scope, enter))
+    scope.__enter__ = enter_and_note
+
+
+def unpatch() -> None:
+    while _patched:
+        scope, enter = _patched.pop()
+        scope.__enter__ = enter
+
+
+def _note(scope: Any) -> None:
+    if tf.executing_eagerly():
+        return
+    graph = tf.compat.v1.get_default_graph()
+    entered, name = graph.get_name_scope(), scope.name
+    last = entered.rpartition("/")[2]
+    if last != name and last.startswith(f"{name}_"):
+        _names.setdefault(graph, {})[entered] = name
+
+
+def module_path(graph: Any, scope: str) -> str:
+    """The path of a scope of a graph: "functional.dense"."""
+    known = _names.get(graph)
+    if known is None:
+        return scope.replace("/", ".")
+    parts = scope.split("/")
+    return ".".join(known.get("/".join(parts[: i + 1]), part) for i, part in enumerate(parts))
