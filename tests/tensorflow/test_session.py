@@ -406,3 +406,39 @@ def test_a_scope_for_each_run_makes_the_graph_grow_and_says_so(caplog, monkeypat
         model.run(model.y)
     (record,) = caplog.records
     assert "enter the same scope object again instead" in record.getMessage()
+
+
+@pytest.mark.parametrize("gradient_first", [True, False])
+def test_an_operator_shares_its_run_with_its_gradient_in_any_order_of_fetches(gradient_first):
+    """The backward operators of a product do not need its result: only the taps tell them to wait."""
+    graph = tf.Graph()
+    with graph.as_default():
+        x = tf.compat.v1.placeholder(tf.float32, (2, 3))
+        w = tf.compat.v1.get_variable("w", (3, 4), initializer=tf.compat.v1.ones_initializer())
+        result = x @ w
+        gradient = tf.gradients(result, w)[0]
+        ready = tf.compat.v1.global_variables_initializer()
+    seen = []
+
+    class Shared(amanda.Tool):
+        def __init__(self):
+            super().__init__()
+            self.add_inst_for_op(self.analyze, ops="MatMul")
+
+        def analyze(self, context):
+            context.insert_after_op(self.forward, with_run=True)
+            context.insert_before_backward_op(self.backward, with_run=True)
+
+        def forward(self, output, run):
+            run["forward"] = True
+
+        def backward(self, gradient, run):
+            seen.append(run.get("forward"))
+
+    fetches = [gradient, result] if gradient_first else [result, gradient]
+    with tf.compat.v1.Session(graph=graph) as session:
+        session.run(ready)
+        with amanda.apply(Shared()):
+            for _ in range(20):
+                session.run(fetches, {x: np.ones((2, 3))})
+    assert seen == [True] * 20

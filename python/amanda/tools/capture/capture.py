@@ -13,7 +13,7 @@ from amanda.toolkit import Place, Results, Skips, eager_only, frameworks, locks,
 from amanda.toolkit.arrays import Arrays, arrays_in, arrays_of, known
 from amanda.toolkit.operators import access_to
 
-from .captured import Captured
+from .captured import Captured, Value
 from .names import Naming, Numbering, Pattern, listed, ops_of
 from .rows import GROUPINGS, GroupBy, Row, grouped
 from .stores import KINDS, FolderStore, Kind, MemoryStore, Store
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
 Runs: TypeAlias = Literal["last", "all"] | int | Collection[int]
+
+
+_KeptArrays: TypeAlias = tuple[int, dict[int, tuple[int, ...]], bool]
+"""A result in arrays: the number of the run, shapes by position, and if it is a list."""
 
 
 class Capture(Results[Row, GroupBy], Captured, Tool):
@@ -92,7 +96,8 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         self._counts: collections.Counter[str] = collections.Counter()  # executions, by name
         self._recorded: dict[str, bool] = {}  # true if autograd recorded the last one outside a backward pass
         self._places: dict[str, Place] = {}  # by name
-        self._latest_kept: dict[str, tuple[int, dict[int, tuple[int, ...]], bool]] = {}  # shapes by position, of arrays
+        self._last: dict[str, _KeptArrays] = {}  # by name
+        self._early: dict[str, list[Any]] = {}  # gradients whose result was not kept yet, by name
         self._kept_sizes: dict[tuple[Kind, str, int], _Size] = {}  # by kind, name and run
         self._lock = locks.lock()  # guards the fields above
         if ops is None and self._patterns is not None:
@@ -113,18 +118,28 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         left out since they are compiled, by reason."""
         return self._skips.counts()
 
+    def grad(self, name: str) -> Value:
+        self._settle(list(self._early))
+        return super().grad(name)
+
+    def grads(self, name: str) -> dict[int, Value]:
+        self._settle(list(self._early))
+        return super().grads(name)
+
     def reset(self) -> None:
         self.reset_evidence()
         """Forgets all results, and deletes their files, also inside a scope. Executions are counted from 0 on again."""
         with self._lock:
             self._counts.clear()
             self._recorded.clear()
-            self._latest_kept.clear()
+            self._last.clear()
+            self._early.clear()
             self._kept_sizes.clear()
         self._store.clear()
         self._skips.reset()
 
     def on_exit(self, error: BaseException | None) -> None:
+        self._settle(list(self._early))
         if error is None:
             warn_of_unmatched(self, self._patterns or (), self._numbering)
 
@@ -158,9 +173,10 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         with self._lock:
             self._places[str(name)] = Place.of(context)
         if not of_torch:
-            context.insert_after_op(self._keep_arrays, name=str(name))
-            if self._grad and access_to(context.namespace, context.op.__name__).has_backward:
-                context.insert_before_backward_op(self._receive_arrays, name=str(name))
+            with_grad = self._grad and access_to(context.namespace, context.op.__name__).has_backward
+            context.insert_after_op(self._keep_arrays, with_run=True, name=str(name))
+            if with_grad:
+                context.insert_before_backward_op(self._receive_arrays, with_run=True, name=str(name))
             return
         # The tensor that a routine gets from an in-place operator is not the one in the program's graph.
         if self._grad and context.op.__name__.endswith("_") and not context.op.__name__.endswith("__"):
@@ -189,23 +205,48 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         run["pass"] = graph_task_id()
         self._keep_gradients(name, run["number"], dict(enumerate(gradients)), run["shapes"], run["is list"])
 
-    def _keep_arrays(self, *outputs: Any, name: str) -> None:
-        kept = self._kept(name, outputs, in_backward=False)
-        if kept is not None:
-            run, arrays, is_list = kept
-            shown = [i for i, each in enumerate(_members(outputs)) if arrays_of(each) is not None]
-            with self._lock:
-                self._latest_kept[name] = run, dict(zip(shown, [each.shape for each in arrays], strict=True)), is_list
-
-    def _receive_arrays(self, *gradients: Any, name: str) -> None:
-        """Each backward operator of a result gets the same gradients of it."""
+    def _keep_arrays(self, *outputs: Any, name: str, run: Run) -> None:
         with self._lock:
-            latest = self._latest_kept.get(name)
-        if latest is not None:
-            run, shapes, is_list = latest
-            members = _members(gradients)
-            of_shown = {at: members[position] for at, position in enumerate(shapes) if position < len(members)}
-            self._keep_gradients(name, run, of_shown, list(shapes.values()), is_list)
+            gradients = run.pop("gradients", None)
+            if gradients is not None:
+                self._early.pop(name, None)
+        self._settle([name])
+        kept = self._kept(name, outputs, in_backward=False)
+        if kept is None:
+            return
+        number, arrays, is_list = kept
+        shown = [i for i, each in enumerate(_members(outputs)) if arrays_of(each) is not None]
+        result = number, dict(zip(shown, [each.shape for each in arrays], strict=True)), is_list
+        run["kept"] = result
+        with self._lock:
+            self._last[name] = result
+        if gradients is not None:
+            self._keep_arrays_gradients(name, result, gradients)
+
+    def _receive_arrays(self, *gradients: Any, name: str, run: Run) -> None:
+        """Each backward operator of a result gets the same gradients of it. In a graph, it may run before the result is
+        kept. A function of gradients that runs by itself has a run of its own."""
+        if "kept" in run:
+            self._keep_arrays_gradients(name, run["kept"], _members(gradients))
+        elif "gradients" not in run:
+            self._settle([name])
+            copies = [None if each is None else known(each).copy(each) for each in _members(gradients)]
+            with self._lock:
+                run["gradients"] = self._early[name] = copies
+
+    def _settle(self, names: Iterable[str]) -> None:
+        """Gradients that came without their result belong to the latest one."""
+        for name in names:
+            with self._lock:
+                latest = self._last.get(name)
+                gradients = None if latest is None else self._early.pop(name, None)
+            if latest is not None and gradients is not None:
+                self._keep_arrays_gradients(name, latest, gradients)
+
+    def _keep_arrays_gradients(self, name: str, result: _KeptArrays, gradients: Sequence[Any]) -> None:
+        number, shapes, is_list = result
+        of_shown = {at: gradients[position] for at, position in enumerate(shapes) if position < len(gradients)}
+        self._keep_gradients(name, number, of_shown, list(shapes.values()), is_list)
 
     def _kept(self, name: str, outputs: tuple[Any, ...], in_backward: bool) -> tuple[int, list[Any], bool] | None:
         """Keeps a result; None if it is left out. Returns the number of the run, the tensors, and if it is a list."""

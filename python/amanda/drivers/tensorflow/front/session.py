@@ -45,8 +45,10 @@ class SessionSite(GraphSite):
         self._fed = frozenset(map(id, feeds))
 
     def each_op(self, visitor: _core.GraphVisitor) -> None:
-        roots = [tensor.op for tensor in self._fetches if id(tensor) not in self._fed]
-        self.operators = order.to_run([*roots, *self._targets], self._fed)
+        roots = [tensor.op for tensor in self._fetches if id(tensor) not in self._fed] + [*self._targets]
+        # As they were created: taps of a backward operator wait for those of its forward operator, which come first then.
+        created = {op: i for i, op in enumerate(self._graph.get_operations())}
+        self.operators = order.to_run(sorted(roots, key=lambda op: created.get(op, len(created))), self._fed)
         super().each_op(visitor)
 
     def show_call(self, op: tf.Operation, visitor: _core.GraphVisitor) -> None:
