@@ -145,7 +145,7 @@ def test_statistics(regime):
 
 
 def names_by_word(capture):
-    """Of what was captured; the first of each word."""
+    """The first captured name of each word."""
     found = {}
     for name in capture:
         op = name.rpartition(":")[2].partition("[")[0]

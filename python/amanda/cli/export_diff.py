@@ -98,10 +98,18 @@ def _forms_answer(tool: ExportDiff) -> str:
         f"{fused:,} of them with others, and needs no node for {gone:,}"
     )
     more = [f"not joined: {', '.join(tool.not_compared)}"] if tool.not_compared else []
+    if unmatched := len(tool.rows("unmatched")):
+        more.insert(
+            0, f"{_without_counterpart(unmatched)}: their nodes are in the rows of the values that they lead to"
+        )
     if tool.without_value:
         names = ", ".join(f"{name} {count:,}" for name, count in tool.without_value.items())
         more.insert(0, f"operators of the program whose results are no values of the file: {names}")
     return "\n".join([found, *more])
+
+
+def _without_counterpart(count: int) -> str:
+    return f"{count:,} values of the file have no counterpart in the program"
 
 
 def _print(tool: ExportDiff, top: int | None) -> None:
@@ -111,8 +119,8 @@ def _print(tool: ExportDiff, top: int | None) -> None:
     unmatched = len(tool.rows("unmatched"))
     if unmatched:
         print(
-            f"{unmatched:,} values of the file have no counterpart in the program: their nodes were compared as a part of "
-            "the values that they lead to; --html lists them",
+            f"{_without_counterpart(unmatched)}: their nodes were compared as a part of the values that they lead to; "
+            "--html lists them",
             flush=True,
         )
 

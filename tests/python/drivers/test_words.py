@@ -1,4 +1,4 @@
-"""A driver that brings words for its operators: tools that were never told of it work on them."""
+"""A driver brings words for its operators, and tools that do not know the driver work on them."""
 
 import amanda
 import numpy as np

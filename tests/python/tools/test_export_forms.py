@@ -1,4 +1,4 @@
-"""What became of each operator of a program, in its ONNX file and in the graph that ONNX Runtime makes of it."""
+"""The operators of a program are joined with the nodes of its ONNX file, and with those that ONNX Runtime makes of them."""
 
 import json
 import subprocess

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import collections
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from .results import Cover
@@ -26,11 +27,18 @@ def forms(rows: Sequence[Row], written: Any, optimized: Any) -> list[Form]:
     values = {row.value for row in rows}
     positions = {row.value: frozenset(ours.between(row.value, values)) for row in rows}
     groups = list(_groups(written, optimized, ours, theirs))
-    touched = {value: [group for group in groups if group.written & own] for value, own in positions.items()}
+    nodes_of = {
+        row.value: sorted({i for group in groups if group.written & positions[row.value] for i in group.optimized})
+        for row in rows
+    }
+    users: dict[int, list[Row]] = collections.defaultdict(list)  # of an optimized node
+    for row in rows:
+        for i in nodes_of[row.value]:
+            users[i].append(row)
     found = []
     for row in rows:
-        nodes = dict.fromkeys(i for group in touched[row.value] for i in group.optimized)
-        shared = [each for each in rows if each is not row and _share(touched[row.value], touched[each.value])]
+        nodes = nodes_of[row.value]
+        shared = {each.value: each for i in nodes for each in users[i] if each is not row}
         found.append(
             Form(
                 row.op_id,
@@ -39,8 +47,8 @@ def forms(rows: Sequence[Row], written: Any, optimized: Any) -> list[Form]:
                 row.source,
                 row.value,
                 row.op_types,
-                tuple(_type(theirs.node(i)) for i in sorted(nodes)),
-                tuple(each.name or each.value for each in shared),
+                tuple(_type(theirs.node(i)) for i in nodes),
+                tuple(each.name or each.value for each in shared.values()),
             )
         )
     return found
@@ -54,11 +62,6 @@ def _groups(written: Any, optimized: Any, ours: Cover, theirs: Cover) -> Iterato
         for name in node.output:
             if name in both:
                 yield _Group(frozenset(ours.between(name, ends)), tuple(theirs.between(name, ends)))
-
-
-def _share(some: Iterable[_Group], others: Iterable[_Group]) -> bool:
-    theirs = {i for group in others for i in group.optimized}
-    return any(i in theirs for group in some for i in group.optimized)
 
 
 def _type(node: Any) -> str:

@@ -29,7 +29,7 @@ def patch() -> None:
     @functools.wraps(enter)
     def enter_and_note(self: Any) -> Any:
         result = enter(self)
-        with contextlib.suppress(Exception):  # of the program's own nothing is suppressed: it has entered
+        with contextlib.suppress(Exception):  # Keras has entered; our note must not end the program
             _note(self)
         return result
 
