@@ -3,6 +3,7 @@
     make sweep                          # everything, in two processes; minutes
     python tests/opinfo --ops '*norm*'  # some operators
     python tests/opinfo --shard 3/40    # every 40th operator, from the third on
+    python tests/opinfo --most 4        # 4 samples of those that have more; every operator
 
 Each operator of `torch.testing._internal.common_methods_invocations.op_db` is called on all its samples with float32,
 int64 and complex64, as a function, a method, an operator, in place and with out=, and its aliases, too, backward
@@ -34,12 +35,16 @@ def arguments():
     option = parser.add_argument
     option("--ops", default="*", help="a pattern for the operators' names")
     option("--shard", default="0/1", metavar="I/N", help="every N-th operator, from the I-th on")
+    option("--most", type=int, metavar="N", help="N samples of each variant and dtype, from the first to the last")
     option("--jobs", type=int, default=1, help="processes")
     option("--slowest", action="store_true", help="say which operators took longest")
     option("--verbose", action="store_true", help="say which operator is next")
     option("--pickle", help=argparse.SUPPRESS)  # a file for the findings, from one of several processes
     option("--done", type=int, help=argparse.SUPPRESS)  # a pipe that takes a byte for each operator
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.most is not None and options.most < 2:
+        parser.error(f"argument --most: at least 2, the first sample and the last; got {options.most}")
+    return options
 
 
 def chosen_operators(options):
@@ -62,7 +67,7 @@ def shard(options):
             if options.verbose:
                 print(sweep.name_of(op), file=sys.stderr, flush=True)
             start = time.perf_counter()
-            found.add(sweep.sweep(op))
+            found.add(sweep.sweep(op, most=options.most))
             seconds[sweep.name_of(op)] = time.perf_counter() - start
             progress.advance()
             if options.done is not None:
@@ -86,6 +91,7 @@ def shards(options):
         command = [sys.executable, Path(__file__).parent, "--ops", options.ops, "--pickle", file]
         command += ["--verbose"] if options.verbose else []
         command += ["--shard", f"{part + job * of}/{of * options.jobs}"]
+        command += ["--most", str(options.most)] if options.most else []
         command += ["--done", str(theirs)]
         running.append((subprocess.Popen(command, pass_fds=[theirs]), file))
     os.close(theirs)

@@ -198,8 +198,8 @@ class Findings:
         return "\n".join(lines)
 
 
-def samples_of(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
-    """All samples in all variants."""
+def samples_of(op: Any, dtype: torch.dtype, most: int | None = None) -> Iterator[Sample]:
+    """All samples in all variants; or `most` of them in each, from the first to the last."""
     name, kind = name_of(op), str(dtype).removeprefix("torch.")
     differentiable = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     torch.manual_seed(0)
@@ -207,15 +207,18 @@ def samples_of(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
     torch.manual_seed(0)
     without = list(sample_inputs(op, dtype)) if differentiable and op.supports_out else arguments
     for variant, call in variants(op):
-        for i, those in enumerate(without if variant == "out" else arguments):
+        inputs = list(enumerate(without if variant == "out" else arguments))
+        if most is not None and len(inputs) > most:
+            inputs = [inputs[i * (len(inputs) - 1) // (most - 1)] for i in range(most)]
+        for i, those in inputs:
             sample = Sample(op, variant, call, those, i)
             sample.may_differ = reason_for(sample, name, kind)
             if variant != "out" or sample.prepare_out():
                 yield sample
 
 
-def sweep(op: Any, tools: Any = TOOLS) -> Findings:
-    """Everything about one operator."""
+def sweep(op: Any, tools: Any = TOOLS, most: int | None = None) -> Findings:
+    """Everything about one operator; with `most`, at least 2, as many samples of each variant and dtype."""
     found, name = Findings(operators=1), name_of(op)
     if name in SKIPPED:
         found.excluded[name, SKIPPED[name]] += 1
@@ -227,15 +230,15 @@ def sweep(op: Any, tools: Any = TOOLS) -> Findings:
         try:
             for dtype in DTYPES:
                 if dtype in op.supported_dtypes("cpu"):
-                    _sweep(op, dtype, tools, found)
+                    _sweep(op, dtype, tools, found, most)
         finally:
             torch.use_deterministic_algorithms(False)
     return found
 
 
-def _sweep(op: Any, dtype: torch.dtype, tools: Any, found: Findings) -> None:
+def _sweep(op: Any, dtype: torch.dtype, tools: Any, found: Findings, most: int | None) -> None:
     name, kind = name_of(op), str(dtype).removeprefix("torch.")
-    samples = list(samples_of(op, dtype))
+    samples = list(samples_of(op, dtype, most))
     expected = [sample.run() for sample in samples]
     found.samples += len(samples)
     if name in UNINITIALISED:

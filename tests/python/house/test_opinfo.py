@@ -15,6 +15,7 @@ def sweep():
     return sweep
 
 
+@pytest.mark.long  # `.ci/run` takes all operators
 def test_every_call_is_the_same_to_the_last_bit(sweep, capsys):
     found, sample = sweep.Findings(), sweep.operators(20, STEP)
     for op in sample:

@@ -90,6 +90,7 @@ class Here(concurrent.futures.Executor):
         return future
 
 
+@pytest.mark.long
 def test_a_quick_run_scores_every_model(module, monkeypatch, capsys):
     monkeypatch.setattr(module("accuracy").concurrent.futures, "ProcessPoolExecutor", Here)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)

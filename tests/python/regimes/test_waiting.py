@@ -131,7 +131,7 @@ def clocks_differ(outputs):
     return int(0.2e9) + 2 * max(abs(offset) for output in outputs for offset in line(output, "offsets"))
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_collectives_wait_for_the_rank_that_sleeps(ranks, count):
     outputs = ranks.program(PROGRAM, count)
     clocks = clocks_differ(outputs)

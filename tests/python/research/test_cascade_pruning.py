@@ -183,6 +183,7 @@ def test_it_works_in_every_regime(name, fused):
 # ---- the example -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_examples_encoder_keeps_the_words_that_matter(run_example):
     printed = run_example("prune_tokens.py")
     rows = re.findall(r"^ +(\d+)% +(\d\.\d+) +(\d\.\d+)$", printed, flags=re.MULTILINE)

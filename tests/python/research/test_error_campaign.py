@@ -406,6 +406,7 @@ def test_errors_that_no_fault_caused_are_the_programs(says, model, x):
 # ---- the example -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_example_finds_the_highest_bit_of_the_exponent(run_example):
     printed = run_example("fault_campaign.py")
     rows = re.findall(r"^(\d+) (sign|exponent|mantissa) +(\d+)% +(\d+)% +(\d+)% +(\d+)%$", printed, re.MULTILINE)

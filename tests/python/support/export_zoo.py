@@ -79,9 +79,8 @@ ARCHITECTURES = {
 }
 
 
-def named() -> list[Any]:
-    """The names as parameters of a test: four that differ most, and the others in the long run."""
-    slow = ("bert", "llama", "swin", "mobilenet_v2")
+def named(*slow: str) -> list[Any]:
+    """The names as parameters of a test: `slow`, and the others in the long run."""
     return [pytest.param(name, marks=pytest.mark.slow if name in slow else pytest.mark.long) for name in ARCHITECTURES]
 
 

@@ -83,10 +83,15 @@ def held_after_each_step(program, leak):
 
 
 def _held():
-    storages, waiting, known = {}, [], set()
-    tensors = [thing for thing in gc.get_objects() if isinstance(thing, torch.Tensor)]
+    storages, known = {}, set()
+    objects = gc.get_objects()
+    types = set(map(type, objects))  # PyTorch's own check of an instance is slow for all objects
+    of_tensors = {one for one in types if issubclass(one, torch.Tensor)}
+    of_nodes = {one for one in types if issubclass(one, torch.autograd.graph.Node)}
+    tensors = [thing for thing in objects if type(thing) in of_tensors]
     waiting = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
-    waiting += [thing for thing in gc.get_objects() if isinstance(thing, torch.autograd.graph.Node)]
+    waiting += [thing for thing in objects if type(thing) in of_nodes]
+    del objects
     while waiting:
         node = waiting.pop()
         if node is None or node in known:

@@ -263,7 +263,7 @@ def test_rows_tell_which_operators_run_as_one():
     assert rewriting.rows() == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_example_prints_what_was_rewritten(run_example):
     printed = run_example("rewrite_attention.py")
     assert re.search(r"6 matches", printed)

@@ -157,6 +157,7 @@ def test_a_schedule_of_impossible_numbers_is_refused(says):
 # ---- the example -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_examples_network_keeps_its_accuracy_and_leaves_amanda(run_example):
     printed = run_example("gradual_pruning.py")
     found = re.findall(r"^(\w[\w ]*\w) +(\d+\.\d)%$", printed, flags=re.MULTILINE)

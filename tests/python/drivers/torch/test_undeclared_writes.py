@@ -88,7 +88,7 @@ def found():
     return tool.found
 
 
-@pytest.mark.slow  # 600 operators
+@pytest.mark.long  # 600 operators, of which only another PyTorch has others
 def test_the_list_has_all_that_the_operator_database_shows(found):
     assert found <= amanda._torch.undeclared_writes()
     assert {("aten::native_batch_norm", "running_mean"), ("aten::instance_norm", "running_var")} <= found

@@ -211,10 +211,10 @@ CONSTANTS = {"aten::empty.memory_format", "aten::to.device", "aten::detach_"}
 @pytest.mark.parametrize(
     "name",
     [
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("t5", "convnext")),
+        pytest.param("convnext", marks=pytest.mark.slow),
         *(
             pytest.param(name, marks=pytest.mark.long)
-            for name in ("vit", "llama", "opt", "gemma", "whisper", "resnet", "distilbert")
+            for name in ("t5", "vit", "llama", "opt", "gemma", "whisper", "resnet", "distilbert")
         ),
     ],
 )
