@@ -122,6 +122,7 @@ FACTS = {
     TAPS: ("compiled function", "ran compiled with taps, which keep operators from being fused"),
     "refused": ("compiled function", "ran compiled without tools, which could not be put into it"),
     "hidden": ("kind of operator", "in compiled functions could not be shown"),
+    "autograd": ("kind of backward pass", "shows no backward operators of eager code"),
     "unsupported": ("function", "ran without tools"),
     "stopped": ("tool", "failed, and was stopped"),
     "unhandled": ("operator", "ran as without the tool"),

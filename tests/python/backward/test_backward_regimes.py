@@ -2,7 +2,6 @@
 
 # ruff: noqa: SIM117 -- outside what is PyTorch's, inside the scope
 
-import contextlib
 import warnings
 
 import amanda
@@ -155,6 +154,17 @@ def test_a_replacement_reaches_every_transform(name, point):
 # ---- compilers -------------------------------------------------------------------------------------------------------
 
 
+def compiled_backward(x):
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        (x * 2).sum().backward()
+
+
+def backward_in_compiled_code(x):
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        torch.compile(lambda x: (x * 2).sum().backward(), backend="aot_eager")(x)
+
+
+@pytest.mark.parametrize("run", [compiled_backward, backward_in_compiled_code])
 @pytest.mark.parametrize(
     "make",
     [
@@ -163,20 +173,18 @@ def test_a_replacement_reaches_every_transform(name, point):
     ],
     ids=["look", "replace"],
 )
-def test_compiled_autograd(make):
-    """Backward operators are not seen there; nothing breaks."""
-    import torch._dynamo
-
-    x = leaf(3)
-    with amanda.apply(make()):
-        for compiled in (False, True):
-            x.grad = None
-            y = (x * 2).sum()
-            with contextlib.ExitStack() as stack:
-                if compiled:
-                    stack.enter_context(torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")))
-                y.backward()
+def test_compiled_autograd(make, run):
+    """Backward operators of eager code are not seen there, which evidence says; nothing breaks."""
+    x, tool = leaf(3), make()
+    with amanda.apply(tool):
+        (x * 2).sum().backward()
+        assert not tool.evidence().unseen
+        x.grad = None
+        run(x)
     assert x.grad.tolist() == [2.0] * 3
+    assert "1 kind of backward pass shows no backward operators of eager code: compiled autograd" in str(
+        tool.evidence()
+    )
 
 
 class Twice(torch.autograd.Function):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from amanda import _torch
+from amanda.core import scope
 from amanda.drivers.torch import backward_errors, port
 
 _Engine: Any = type(port.engine)
@@ -63,6 +64,8 @@ class _QuietEngine(_Engine):  # type: ignore[misc]
 
 @port.leave_uncompiled
 def _run(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    if port.compiles_autograd():
+        scope.note_unseen("autograd", "compiled autograd")
     were_caught = _torch.catch_operators(False)  # and the engine's threads do as this one does
     try:
         return port.engine.run_backward(*args, **kwargs)

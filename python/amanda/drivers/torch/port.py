@@ -159,6 +159,7 @@ def spare(higher_order_operator: Any, key: Any) -> None:
 DYNAMO = "torch._dynamo"
 EVAL_FRAME = f"{DYNAMO}.eval_frame"
 _RESUMING = f"{DYNAMO}.resume_execution"  # it imports torch._dynamo.utils
+_COMPILED_AUTOGRAD = f"{DYNAMO}.compiled_autograd"
 ENTER_EXIT_HOOKS = "enter_exit_hooks"  # of a compiled function: what it calls around itself
 # They can only run compiled.
 COMPILES_TO_RUN = ("torch._higher_order_ops.", "torch.nn.attention.")
@@ -196,6 +197,8 @@ def _check_compiler() -> None:
     if _is_imported(_RESUMING):  # with torch._dynamo
         names.get(f"{DYNAMO}.utils", "orig_code_map")
         names.get(_RESUMING, "ContinueExecutionCache.generated_code_metadata")
+    if _is_imported(_COMPILED_AUTOGRAD):
+        names.get(_COMPILED_AUTOGRAD, "compiled_autograd_enabled")
     names.check()
 
 
@@ -225,6 +228,12 @@ def without_compiler(module: Any) -> Any:
     while cls is not None and issubclass(type(module), cls):
         module = module.__dict__["_modules"]["_orig_mod"]
     return module
+
+
+def compiles_autograd() -> bool:
+    """True if backward passes run in compiled autograd."""
+    state = sys.modules.get(_COMPILED_AUTOGRAD)
+    return state is not None and bool(state.compiled_autograd_enabled)
 
 
 def runs_eagerly() -> bool:

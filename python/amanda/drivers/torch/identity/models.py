@@ -125,6 +125,7 @@ def _watch_parts() -> None:
 
 
 def _telling(method: Callable[..., Any]) -> Callable[..., Any]:
+    @port.leave_uncompiled
     @functools.wraps(method)
     def change_and_tell(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = method(self, *args, **kwargs)
@@ -134,11 +135,15 @@ def _telling(method: Callable[..., Any]) -> Callable[..., Any]:
     return change_and_tell
 
 
+@port.leave_all_uncompiled
 def _on_module(module: Any, name: str, part: Any) -> None:
+    if torch.compiler.is_compiling():  # traced: nothing is registered yet
+        return
     if id(module) in names and module.__dict__.get("_modules", {}).get(name) is not part:
         _tell_change(module)
 
 
+@port.leave_all_uncompiled
 def _tell_change(module: Any) -> None:
     if id(module) in names and not torch.compiler.is_compiling():
         _torch.start_new_epoch()
