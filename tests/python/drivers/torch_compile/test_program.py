@@ -86,6 +86,40 @@ def test_lists_and_numbers_among_the_operands():
     assert shown(recorded.call("aten::stack"))[0] == ["getitem_2", "getitem_3", "getitem_4"]
 
 
+def index_columns(x):
+    return x[:, [0, 2]]
+
+
+def index_by_two_lists(x):
+    return x[[0, 1], [1, -1]]
+
+
+def index_by_a_range(x):
+    return x[..., range(2)]
+
+
+def write_rows(x):
+    y = x.clone()
+    y[[1, 0]] = 3
+    y[:, [2]] = x[:, :1]
+    return y
+
+
+@pytest.mark.parametrize("function", [index_columns, index_by_two_lists, index_by_a_range, write_rows])
+def test_a_list_as_an_index_is_a_constant(function):
+    x = torch.rand(2, 3)
+    eager = [name for name in eager_operators(function, x) if name.partition(".")[0] not in {"aten::empty", "aten::to"}]
+    result, recorded = record(function, x)
+    assert torch.equal(result, function(x))
+    assert compiled_operators(recorded) == eager
+    assert {name for name, _ in recorded.unseen} == {"aten::empty", "aten::to"}
+
+
+def test_the_operands_of_an_index():
+    _, recorded = record(index_by_two_lists, torch.rand(2, 3))
+    assert shown(recorded.call("aten::index"))[1] == ["tensor([0, 1])", "tensor([1, -1])"]
+
+
 def test_sizes_that_are_symbols():
     def function(x, y):
         z = x.reshape(x.shape[1], -1) * y.shape[0]

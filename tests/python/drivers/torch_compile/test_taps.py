@@ -51,6 +51,47 @@ def close(results, expected):
     return all(torch.allclose(a, b, atol=1e-6) for a, b in zip(results, expected, strict=True))
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_lists_as_indices(backend):
+    """Routines get the tensors that eager mode makes of them, and edit results and gradients."""
+
+    def function(x):
+        x = x + 1  # a leaf has a backward operator of its own, in eager mode
+        y = x[:, [0, 2]] * x[[1, 0], :2]
+        z = x.clone()
+        z[[1]] = y.sum()
+        return y.sum() + z.sum()
+
+    def ran(run):
+        seen = []
+        tool = amanda.Tool()
+
+        def analyze(context):
+            context.insert_before_op(lambda *values: seen.append(copied(values)))
+            context.insert_after_op(lambda result: result * 2)
+
+        def analyze_backward(context):
+            context.insert_before_backward_op(lambda gradient: gradient * 3)
+
+        tool.add_inst_for_op(analyze, ops=["index", "index_put_"])
+        tool.add_inst_for_op(analyze_backward, ops="index", backward=True)
+        x = torch.arange(6.0).reshape(2, 3).requires_grad_()
+        torch._dynamo.reset()
+        with amanda.apply(tool, compiled="graph"):
+            result = run(x)
+            result.backward()
+        return seen, [result.detach(), x.grad]
+
+    def copied(value):
+        if isinstance(value, list | tuple):
+            return list(map(copied, value))
+        return value.tolist() if isinstance(value, torch.Tensor) else value
+
+    (seen, results), (expected, others) = ran(torch.compile(function, backend=backend)), ran(function)
+    assert seen == expected
+    assert close(results, others)
+
+
 def only_linear(method, fn, ops="linear", **options):
     """A tool that schedules one action on each linear layer."""
 

@@ -23,7 +23,7 @@ class Ref:
 
 @dataclasses.dataclass(eq=False, frozen=True, slots=True)
 class Constant:
-    """A number that PyTorch makes a tensor of, where an operator takes tensors only, as in `x[0] = 3`."""
+    """A number or a list that PyTorch makes a tensor of, where an operator takes tensors only, as in `x[[0, 2]] = 3`."""
 
     value: Any
     dtype: Any

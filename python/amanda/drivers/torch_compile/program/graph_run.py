@@ -16,11 +16,12 @@ from amanda.drivers.torch_compile.program import (
     bodies,
     facts,
     fakes,
+    indices,
     recorder,
     refusals,
     returned,
 )
-from amanda.drivers.torch_compile.program.calls import Call, Origin, Ref
+from amanda.drivers.torch_compile.program.calls import Call, Constant, Origin, Ref
 from amanda.drivers.torch_compile.program.recorder import Seen, tensors_in
 from amanda.drivers.torch_compile.program.symbols import Numbers, Symbols, UntracedError
 
@@ -87,8 +88,11 @@ class GraphRun:
             args = args[1:]
         seen: list[Seen] = []
         if node.target is torch.tensor:
-            reason = "torch.tensor() calls it for numbers, which are a part of the compiled code"
-            self.unseen += [(name, reason) for name in ("aten::empty", "aten::to")]
+            self.unseen += _of_constant("torch.tensor()", "numbers")
+        lists: list[tuple[torch.Tensor, Constant]] = []
+        if node.target in indices.INDEXING:
+            args = indices.with_tensors(args, lists)
+            self.unseen += _of_constant(what, "a list") if lists else []
         try:
             value = recorder.run(function, args, kwargs, seen)
         except Exception as error:
@@ -96,7 +100,7 @@ class GraphRun:
             return fakes.fresh(node.meta.get("example_value"))
         self._note_autocast(node, value)
         if seen:
-            self._add(node, what, seen, value)
+            self._add(node, what, seen, value, lists)
         if fakes.has_unbacked(value) and "example_value" in node.meta:
             return fakes.fresh(node.meta["example_value"])  # its symbols are those that later nodes know
         return value
@@ -116,8 +120,12 @@ class GraphRun:
 
     # ---- what the node calls ------------------------------------------------------------------------------------------
 
-    def _add(self, node: fx.Node, what: str, seen: list[Seen], value: Any) -> None:
+    def _add(
+        self, node: fx.Node, what: str, seen: list[Seen], value: Any, constants: Sequence[tuple[torch.Tensor, Constant]]
+    ) -> None:
         symbols = Symbols(self._numbers)
+        for tensor, constant in constants:
+            symbols.add_constant(tensor, constant)
         for operand in node.all_input_nodes:
             symbols.add_operand(operand, self._env[operand])
         made = []
@@ -216,6 +224,12 @@ def _attribute(gm: fx.GraphModule, target: Any) -> Any:
     for name in str(target).split("."):
         found = getattr(found, name)
     return found
+
+
+def _of_constant(what: str, of: str) -> list[tuple[str, str]]:
+    """What eager mode calls to make a tensor, and compiled code does not."""
+    reason = f"{what} calls it for {of}, which is a part of the compiled code"
+    return [(name, reason) for name in ("aten::empty", "aten::to")]
 
 
 def _first_line(error: Exception) -> str:

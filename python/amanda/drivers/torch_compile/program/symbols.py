@@ -39,11 +39,15 @@ class Symbols:
 
     def __init__(self, numbers: Numbers) -> None:
         self._numbers, self._results = numbers, Numbers()
-        self._refs: dict[int, Ref] = {}
+        self._refs: dict[int, Ref | Constant] = {}
         self._kept: list[Any] = []  # so that no other value gets the address of one
 
     def add_operand(self, node: fx.Node, value: Any) -> None:
         self._add(value, Ref(node))
+
+    def add_constant(self, tensor: torch.Tensor, constant: Constant) -> None:
+        self._refs[id(tensor)] = constant
+        self._kept.append(tensor)
 
     def add_results(self, call: Call, outputs: tuple[Any, ...]) -> None:
         for i, value in enumerate(outputs):
