@@ -14,6 +14,8 @@ from test_programs import differing, outcome
 from unharmed import thread_state
 
 PROGRAMS = {program.__name__: program for program in compiling_programs.PROGRAMS}
+LONG = {"lora_compiled"}  # a model compiled as a whole, as the Trainer's
+NAMES = [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in PROGRAMS]
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 
 
@@ -24,7 +26,7 @@ def no_compiled_code() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_compiled_program_gives_the_same_under_a_tool(name: str) -> None:
     program = PROGRAMS[name]
     outcome(program)  # what a library does once only, at its first use, is done
@@ -47,7 +49,7 @@ def linear_outputs(program: Any, **options: Any) -> dict[int, tuple[str, str]]:
     return looks.places
 
 
-@pytest.mark.parametrize("name", ["lora_compiled", "accelerate_compiled"])
+@pytest.mark.parametrize("name", ["lora_compiled", pytest.param("accelerate_compiled", marks=pytest.mark.long)])
 def test_layers_have_the_modules_of_eager_mode(name: str) -> None:
     eager, compiled = linear_outputs(PROGRAMS[name]), linear_outputs(PROGRAMS[name], compiled="graph")
     assert sorted(compiled.values()) == sorted(eager.values())
