@@ -341,3 +341,19 @@ def test_the_caller_may_change_a_result_in_place(shaped):
         result *= 2
         result.sum().backward()
     assert torch.equal(linear.bias.grad, torch.full((3,), 4.0))
+
+
+def test_members_of_a_list_that_need_no_gradient_get_none():
+    seen, weight = [], torch.nn.Parameter(torch.ones(4, 5))
+    tool = amanda.Tool()
+    tool.add_inst_for_op(
+        lambda context: context.insert_after_backward_op(lambda gradients: seen.append(gradients), [1]),
+        ops="einsum",
+        backward=True,
+    )
+    compiled = torch.compile(lambda x: torch.einsum("bi,ij->bj", x, weight), backend="aot_eager")
+    with amanda.apply(tool, compiled="graph"):
+        compiled(torch.ones(3, 4)).sum().backward()
+    ((none, gradient),) = seen
+    assert none is None
+    assert torch.equal(gradient, weight.grad)

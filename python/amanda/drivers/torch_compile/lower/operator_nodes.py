@@ -199,8 +199,10 @@ class OperatorNodes:
         for i in sorted(positions) if point == "after" or not selected else selected:
             if (point, i) not in chosen:
                 chosen[point, i] = values.add(own[i], examples[i])
+            is_list = isinstance(examples[i], list | tuple)
             for number in layout.tensors_of(chosen[point, i]):
-                numbers[number] = len(numbers)
+                if not is_list or values.examples[number].requires_grad:  # of a list, some members may need none
+                    numbers[number] = len(numbers)
             if i in selected:
                 operands[i] = layout.moved(chosen[point, i], numbers)
         none: list[Layout] = [None] * len(call.outputs if point == "before" else call.fakes)
