@@ -80,10 +80,10 @@ class OperatorNodes:
             inlined = traceable.inline(self._nodes.graph, tap, shown, inputs, outputs, self._nodes.constant)
             if inlined is not None:
                 return inlined
-        if not tap.differentiable:
-            return self._edge(point, taps, [], inputs, outputs)
         values = Values()
         chosen = self._chosen(point, taps, inputs, outputs, values)
+        if not tap.differentiable or not self._edited(point, taps, chosen):  # an unused result's node is removed
+            return self._edge(point, taps, [], inputs, outputs)
         slot = self._slot(point, taps, chosen, values)
         made = self._nodes.opaque(self._call, values, self._run, slot, NO_SLOT, "", count=len(values.tensors))
         return self._put(point, taps, chosen, inputs if point == "before" else outputs, values, made)
