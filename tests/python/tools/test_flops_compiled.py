@@ -74,7 +74,6 @@ def layers():
 PROGRAMS = {
     "convolutions": (Convolutions, train(2, 3, 16, 16)),
     "a transformer": (bert, tokens),
-    "an encoder layer": (lambda: nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), train(2, 7, 16)),
     "layers": (layers, train(2, 3, 6)),
     "without gradients": (layers, infer),
     "shapes that change": (layers, several_shapes),

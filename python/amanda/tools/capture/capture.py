@@ -252,7 +252,7 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         self, name: str, outputs: tuple[Any, ...], in_backward: bool, recorded: bool | None = None
     ) -> tuple[int, list[Any], bool] | None:
         """Keeps a result; None if it is left out. Returns the number of the run, the tensors, and if it is a list.
-        `recorded`: by autograd; None: if a tensor requires a gradient."""
+        If `recorded` is None, autograd records it if a tensor requires a gradient."""
         result = outputs[0] if len(outputs) == 1 else outputs  # as `_members`
         is_list = arrays_of(result) is None
         tensors = arrays_in(result)
