@@ -99,6 +99,7 @@ TOOLS = {
 EXCEPTIONS = {
     "AttentionPruning": "a base class",
     "CompiledDiff": "it looks at the code of compiled functions, and at no operators",
+    "CompiledFlops": "a part of Flops",
     "DeadUnits": "a part of History",
     "ExportDiff": "it needs a file that was exported of the program; its page says where it works",
     "PostTraining": "a base class",

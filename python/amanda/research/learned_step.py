@@ -10,7 +10,7 @@ import torch
 
 from amanda import Error, OpContext
 from amanda import ops as amanda_ops
-from amanda.toolkit import Place, Where, eager_only, frameworks, fused_layers
+from amanda.toolkit import Place, Where, frameworks, fused_layers
 from amanda.toolkit.arrays import of_torch
 from amanda.tools.quantization.rows import OperandPlace, Quantization, Row
 
@@ -54,8 +54,6 @@ class LearnedStepQuantization(Quantization):
         ValueError: `bits` is not an integer in that range, or `ops` has a name that is no product.
         amanda.Error: if linear layers are selected, when PyTorch runs an encoder layer as one operator in evaluation.
     """
-
-    needs_eager = "step sizes get their gradients from autograd's record of its routines"
 
     def __init__(
         self,
@@ -104,14 +102,17 @@ class LearnedStepQuantization(Quantization):
         self._parameters.asked(context)
         if not context.op.name.startswith("aten::") or not self._where(context):
             return
+        if context.is_symbolic and torch.is_grad_enabled() and not context.outputs[0].requires_grad:
+            raise Error(
+                f"[quantization] step sizes of {context.op.name} get no gradient in a compiled function, as none of its "
+                'operands requires one; apply the tool with compiled="eager", or call the function under torch.no_grad()'
+            )
         for name in amanda_ops.factors[context.op.__name__]:
             value: Any = context.inputs[context.op.input_names.index(name)]
             at = OperandPlace(Place.of(context), "input", name)
             is_weight = name == "weight" or of_torch.is_parameter(value)
             if is_weight and value.is_floating_point() and not self._skips.is_unreadable(value):
                 self._parameters.handled(context, name)
-            if context.is_symbolic:
-                eager_only.check(context, self.needs_eager)
             context.insert_before_op(self._round, [name], differentiable=True, at=at, is_weight=is_weight)
 
     def _round(self, value: torch.Tensor, at: OperandPlace, is_weight: bool) -> torch.Tensor | None:

@@ -64,9 +64,9 @@ def test_a_refused_routine_is_not_printed():
 
 def test_a_native_tool_prints_that_it_is_one():
     tool = Flops()
-    assert re.fullmatch(r"<Flops( '.*')?: written in C\+\+>", repr(tool))
+    assert re.fullmatch(r"<Flops( '.*')?: written in C\+\+; depends on flops.compiled>", repr(tool))
     tool.add_inst_for_op(look, ops="relu")
-    assert repr(tool).endswith(": written in C++; 1 forward analysis (relu)>")
+    assert repr(tool).endswith(": written in C++; 1 forward analysis (relu); depends on flops.compiled>")
 
 
 def test_a_tool_that_is_not_made_yet_prints_why():

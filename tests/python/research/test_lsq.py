@@ -299,6 +299,44 @@ def test_in_a_regime_it_trains_the_same(regime):
     same(found, expected)
 
 
+def test_a_compiled_model_stays_compiled_and_trains_as_the_eager_one():
+    """Bit for bit: aot_eager fuses nothing."""
+
+    def trained(call, model):
+        tool, namespaces = LearnedStepQuantization(4), set()
+        looks = amanda.Tool("looks")
+        looks.add_inst_for_op(lambda context: namespaces.add(context.namespace), ops="linear")
+        with amanda.apply(tool, looks):
+            call(batches[0])
+            results = train(call, OPTIMIZERS["sgd"], lambda: [*model.parameters(), *tool.parameters()], batches)
+        return results, {namespace.rpartition("/")[2] for namespace in namespaces}
+
+    batches, model = [torch.randn(5, 8) for _ in range(STEPS)], mlp()
+    twin = copy.deepcopy(model)
+    expected, eagerly = trained(model, model)
+    found, compiled = trained(torch.compile(twin, backend="aot_eager"), twin)
+    assert (eagerly, compiled) == ({"eager"}, {"compile"})
+    same(found, expected)
+
+
+def test_a_compiled_model_without_gradients_has_no_place_for_those_of_step_sizes(says):
+    model, x = mlp().requires_grad_(False), torch.randn(5, 8)
+    call = torch.compile(model, backend="aot_eager")
+    with says(
+        amanda.Error,
+        "[quantization] step sizes of aten::linear get no gradient in a compiled function, as none of its operands "
+        'requires one; apply the tool with compiled="eager", or call the function under torch.no_grad()',
+    ):
+        with amanda.apply(LearnedStepQuantization(4), compiled="graph"):
+            call(x)
+    with amanda.apply(tool := LearnedStepQuantization(4)):
+        call(x).sum().backward()  # eagerly
+    assert all(size.grad is not None for size in tool.parameters())
+    with torch.no_grad(), amanda.apply(tool := LearnedStepQuantization(4), compiled="graph"):
+        call(x)
+    assert len(tool.parameters()) == 4
+
+
 # ---- what it refuses -------------------------------------------------------------------------------------------------
 
 

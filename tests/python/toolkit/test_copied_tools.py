@@ -157,7 +157,7 @@ def test_what_is_copied_takes_public_names_only(folder, name):
 
 def test_flops(found):
     linear, product = 2 * 5 * 8 * 3, 2 * 5 * 3 * 2
-    expected = f"{linear + product} {{'aten::addmm': {linear}, 'aten::mm': {product}}} workshop.flops\n"
+    expected = f"{linear + product} {{'aten::addmm': {linear}, 'aten::mm': {product}}} workshop.flops.flops\n"
     assert found["flops"] == expected
 
 

@@ -399,27 +399,6 @@ def test_a_patched_checkpoint_is_patched_again_where_it_is_recomputed():
     assert not all_equal(gradients(model, lambda: model(x)), expected)
 
 
-def test_a_patch_of_compiled_code_is_an_error():
-    function = torch.compile(lambda x: torch.relu(x) * 2, backend="eager")
-    text = r"can't work in compiled functions, as aten::relu is in one: it names .*; apply it with compiled=\"eager\""
-    with pytest.raises(amanda.Error, match=text), amanda.apply(Patch({":relu": 0.0}), compiled="graph"):
-        function(torch.ones(3))
-
-
-def test_a_capture_leaves_compiled_code_out_and_says_so(log):
-    function, tool = torch.compile(lambda x: torch.relu(x) * 2, backend="aot_eager"), Capture("relu")
-    with amanda.apply(tool, compiled="graph"):
-        assert function(torch.ones(3)).tolist() == [2.0, 2.0, 2.0]
-    assert tool.skipped == {"compiled": 1}
-    assert len(tool) == 0
-    said = [line for line in log() if "an operator of a compiled function, which this tool can't follow" in line]
-    assert len(said) == 1
-    assert 'aten::relu: it names results by the order in which operators run; compiled="eager" shows it' in said[0]
-    with amanda.apply(tool, compiled="graph"):
-        torch.relu(torch.ones(3))
-    assert len(tool) == 1
-
-
 @pytest.mark.parametrize(
     ("make", "kind", "text"),
     [

@@ -34,6 +34,7 @@ from amanda.tools.diff import CausalDiff, Recorder
 from amanda.tools.diff.watching import Watching
 from amanda.tools.export_diff import ExportDiff
 from amanda.tools.flops import Flops
+from amanda.tools.flops.compiled_flops import CompiledFlops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms
@@ -94,7 +95,7 @@ def model(kind=Model):
 WITHOUT_RESULTS = {MappingTool, OptimizerPhase, SparsitySchedule}  # they write keys into contexts
 # What these find are tensors, findings, files.
 WITHOUT_RESULTS |= {Capture, Check, InplaceErrors, NaNSentinel, Patch, Recorder}
-WITHOUT_RESULTS |= {amanda.StepTool, DeadUnits, LossScaling, WriteRecorder}  # parts of others
+WITHOUT_RESULTS |= {amanda.StepTool, CompiledFlops, DeadUnits, LossScaling, WriteRecorder}  # parts of others
 # They have tests of their own: arguments say what their rows are.
 WITHOUT_RESULTS |= {CausalDiff, CompiledDiff, ExportDiff, History, Trace}
 TOOLS = {

@@ -111,6 +111,7 @@ TracingContext = _get("torch._guards", "TracingContext")
 enable_python_dispatcher = _get("torch._dispatch.python", "enable_python_dispatcher")
 tracing = _get("torch._guards", "tracing")
 free_unbacked_symbols = _get("torch.fx.experimental.symbolic_shapes", "free_unbacked_symbols")
+TorchDispatchMode = _get("torch.utils._python_dispatch", "TorchDispatchMode")
 is_traceable_wrapper_subclass = _get("torch.utils._python_dispatch", "is_traceable_wrapper_subclass")
 # A context: no tensor's own __torch_function__, nor that of any mode.
 WithoutTorchFunctions = _get("torch._C", "DisableTorchFunction")

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from amanda import OpContext, Run, Tool
-from amanda.toolkit import Place, Results, Skips, eager_only, frameworks, locks, warn_here
+from amanda.toolkit import Place, Results, Skips, frameworks, locks, warn_here
 from amanda.toolkit.arrays import Arrays, arrays_in, arrays_of, known
 from amanda.toolkit.operators import access_to
 
@@ -45,7 +45,8 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
 
     `rows` and `table` list the kept results, by "name", "op", "module" or "line", with their shapes, bytes and places.
 
-    Results that are not tensors are left out; those whose elements cannot be read count in `skipped`.
+    Results that are not tensors are left out; those whose elements cannot be read count in `skipped`. Compiled functions
+    stay compiled.
 
     In graphs of other frameworks results are arrays of numpy, and operators are counted in the order of the graph. The
     gradient is what the backward operators of the result are given: there is none where the graph passes it on as it is.
@@ -106,16 +107,13 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         store: Store = MemoryStore() if folder is None else FolderStore(folder, new=True)
         Captured.__init__(self, store, naming)
 
-    needs_eager = "it names results by the order in which operators run"
-    leaves_compiled_out = True
     __hash__ = Tool.__hash__  # a mapping has none; tools are looked up by identity
     __eq__ = Tool.__eq__
     __repr__ = Tool.__repr__
 
     @property
     def skipped(self) -> dict[str, int]:
-        """The number of tensors that were not kept because their elements cannot be read, and of operators that were
-        left out since they are compiled, by reason."""
+        """The number of tensors that were not kept because their elements cannot be read, by reason."""
         return self._skips.counts()
 
     def grad(self, name: str) -> Value:
@@ -165,8 +163,6 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
 
     def _analyze(self, context: OpContext) -> None:
         of_torch = frameworks.is_torch(context)
-        if of_torch and eager_only.leaves_out(context, self._skips, self.needs_eager):
-            return
         name = self._numbering.name_of(context)
         if self._patterns is not None and not any(pattern.matches(name) for pattern in self._patterns):
             return
@@ -178,10 +174,13 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
             if with_grad:
                 context.insert_before_backward_op(self._receive_arrays, with_run=True, name=str(name))
             return
-        # The tensor that a routine gets from an in-place operator is not the one in the program's graph.
-        if self._grad and context.op.__name__.endswith("_") and not context.op.__name__.endswith("__"):
-            context.insert_after_op(self._keep_written, with_run=True, name=str(name))
-            context.insert_before_backward_op(self._receive, with_run=True, name=str(name))
+        is_in_place = context.op.__name__.endswith("_") and not context.op.__name__.endswith("__")
+        # The tensor that a routine gets from these is not the one in the program's graph.
+        if context.is_symbolic or (self._grad and is_in_place):
+            keep = functools.partial(self._keep_detached, recorded=True if context.is_symbolic else None)
+            context.insert_after_op(keep, with_run=True, name=str(name))
+            if self._grad:
+                context.insert_before_backward_op(self._receive, with_run=True, name=str(name))
         else:
             context.insert_after_op(self._keep, name=str(name))
 
@@ -190,8 +189,8 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         if self._grad and kept is not None:
             self._follow(name, *kept)
 
-    def _keep_written(self, *outputs: Any, name: str, run: Run) -> None:
-        kept = self._kept(name, outputs, _in_backward())
+    def _keep_detached(self, *outputs: Any, name: str, run: Run, recorded: bool | None) -> None:
+        kept = self._kept(name, outputs, _in_backward(), recorded)
         if kept is not None:
             run["number"], tensors, run["is list"] = kept
             run["shapes"] = [tuple(tensor.shape) for tensor in tensors]
@@ -203,7 +202,8 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         if "number" not in run or run.get("pass") == graph_task_id():
             return
         run["pass"] = graph_task_id()
-        self._keep_gradients(name, run["number"], dict(enumerate(gradients)), run["shapes"], run["is list"])
+        found = dict(enumerate(_members(gradients)))
+        self._keep_gradients(name, run["number"], found, run["shapes"], run["is list"])
 
     def _keep_arrays(self, *outputs: Any, name: str, run: Run) -> None:
         with self._lock:
@@ -248,8 +248,11 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         of_shown = {at: gradients[position] for at, position in enumerate(shapes) if position < len(gradients)}
         self._keep_gradients(name, number, of_shown, list(shapes.values()), is_list)
 
-    def _kept(self, name: str, outputs: tuple[Any, ...], in_backward: bool) -> tuple[int, list[Any], bool] | None:
-        """Keeps a result; None if it is left out. Returns the number of the run, the tensors, and if it is a list."""
+    def _kept(
+        self, name: str, outputs: tuple[Any, ...], in_backward: bool, recorded: bool | None = None
+    ) -> tuple[int, list[Any], bool] | None:
+        """Keeps a result; None if it is left out. Returns the number of the run, the tensors, and if it is a list.
+        If `recorded` is None, autograd records it if a tensor requires a gradient."""
         result = outputs[0] if len(outputs) == 1 else outputs  # as `_members`
         is_list = arrays_of(result) is None
         tensors = arrays_in(result)
@@ -257,7 +260,8 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
             if in_backward and self._recorded.get(name):  # recomputed; gradients reach the first tensors
                 return None
             if not in_backward:
-                self._recorded[name] = any(getattr(tensor, "requires_grad", False) for tensor in tensors)
+                requires_grad = any(getattr(tensor, "requires_grad", False) for tensor in tensors)
+                self._recorded[name] = requires_grad if recorded is None else recorded
             run = self._counts[name]
             self._counts[name] += 1
         if not tensors or not (isinstance(self._wanted, str) or run in self._wanted):

@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from amanda import Error, OpContext, Tool
-from amanda.toolkit import eager_only, frameworks
+from amanda.toolkit import frameworks
 from amanda.toolkit.arrays import REASONS, arrays_of, known
 from amanda.toolkit.operators import access_to
+from amanda.toolkit.schemas import Sides
 
 from .capture import warn_of_unmatched
 from .names import Naming, Numbering, Pattern, ResultName, ops_of
@@ -32,7 +33,7 @@ class Patch(Tool):
     Gradients are those of a forward hook with ``y = y.clone(); y[positions] = transform(y[positions], value); return y``:
     zero where a value has taken the place of the result, and passed on elsewhere. A value that requires a gradient gets
     one. The result of an in-place operator is changed in place, for all its users. A result that is a view is replaced
-    by a tensor of its own, as by a hook.
+    by a tensor of its own, as by a hook. A compiled function runs eagerly if it has such a result to replace.
 
     In graphs of other frameworks results are arrays of numpy, whose functions nothing differentiates. A value that is no
     function, without `transform`, has the gradient as above; a backward pass through the others is an error.
@@ -57,8 +58,6 @@ class Patch(Tool):
         ValueError: there is nothing to patch; the path of a module stands for several results, or a value does not have the
             shape of the result, when that runs.
     """
-
-    needs_eager = "it names results by the order in which operators run"
 
     def __init__(
         self,
@@ -97,8 +96,6 @@ class Patch(Tool):
 
     def _analyze(self, context: OpContext) -> None:
         of_torch = frameworks.is_torch(context)
-        if of_torch:
-            eager_only.check(context, self.needs_eager)
         name = self._numbering.name_of(context)
         for pattern, value in self._values:
             if not pattern.matches(name):
@@ -110,6 +107,11 @@ class Patch(Tool):
                 )
             if frameworks.is_eager(context):
                 raise frameworks.only_looks(context, "patch", "patch")
+            if of_torch and context.is_symbolic and Sides.of(context).may_be_view:
+                raise Error(
+                    f"[patch] the result of '{name}' can't be replaced in a compiled function: it may be a view, which "
+                    'shares memory with others; apply it with compiled="eager"'
+                )
             context.insert_after_op(self._patched, differentiable=of_torch, allow_view=of_torch, name=name, value=value)
             if not of_torch and access_to(context.namespace, context.op.__name__).has_backward:
                 context.insert_before_backward_op(self._cut, name=name, value=value)

@@ -382,3 +382,41 @@ def test_the_caller_may_change_a_result_in_place(shaped):
         result *= 2
         result.sum().backward()
     assert torch.equal(linear.bias.grad, torch.full((3,), 4.0))
+
+
+def test_members_of_a_list_that_need_no_gradient_get_none():
+    seen, weight = [], torch.nn.Parameter(torch.ones(4, 5))
+    tool = amanda.Tool()
+    tool.add_inst_for_op(
+        lambda context: context.insert_after_backward_op(lambda gradients: seen.append(gradients), [1]),
+        ops="einsum",
+        backward=True,
+    )
+    compiled = torch.compile(lambda x: torch.einsum("bi,ij->bj", x, weight), backend="aot_eager")
+    with amanda.apply(tool, compiled="graph"):
+        compiled(torch.ones(3, 4)).sum().backward()
+    ((none, gradient),) = seen
+    assert none is None
+    assert torch.equal(gradient, weight.grad)
+
+
+REFUSED = {
+    "a view": (lambda x: x.sin().view(-1) + 1, "view", "its result is a view, .* with the operator's input"),
+    "a list of views": (lambda x: torch.cat(x.sin().chunk(2)) + 1, "chunk", "its result is a view"),
+    "a shape that is changed in place": (lambda x: x.sin().t_() + 1, "t_", "it changes its tensor's shape or storage"),
+}
+
+
+@pytest.mark.parametrize("differentiable", [False, True])
+@pytest.mark.parametrize(("program", "ops", "reason"), REFUSED.values(), ids=REFUSED)
+def test_an_edit_that_a_graph_cannot_make_is_an_error_where_the_routine_edits(program, ops, reason, differentiable):
+    def double(value):
+        return [2 * one for one in value] if isinstance(value, list) else 2 * value
+
+    tool = amanda.Tool("doubles")
+    tool.add_inst_for_op(lambda context: context.insert_after_op(double, differentiable=differentiable), ops=ops)
+    torch.compiler.reset()
+    compiled = torch.compile(program, backend="aot_eager")
+    text = f"doubles: double after aten::{ops} .*: output 0: {reason}"
+    with pytest.raises(amanda.Error, match=text), amanda.apply(tool, compiled="graph"):
+        compiled(torch.ones(2, 2))

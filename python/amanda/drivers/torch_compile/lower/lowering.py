@@ -42,6 +42,7 @@ class _Lowering:
     def __init__(self, program: Program, planned: dict[Call, Planned]) -> None:
         self.program, self.planned = program, planned
         self.slots: list[_torch_compile.Slot] = []
+        self.operators: list[_torch_compile.Operator] = []  # of the slots; each refuses edits as long as it lives
         self.constants: list[torch.Tensor] = []
         self._bodies: dict[fx.Node, list[bodies.Body]] = {}
         for body in program.bodies:
@@ -54,7 +55,7 @@ class _Lowering:
             (one.dtype, tuple(one.shape), one.stride(), one.device, one.requires_grad) for one in self.constants
         )
         has_backward = any(planned.has_backward for planned in self.planned.values())
-        return Lowered(gm, [table.tensor, *self.constants], has_backward, (_text(gm), forms), table)
+        return Lowered(gm, [table.tensor, *self.constants], has_backward, (_text(gm), forms), (table, self.operators))
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.program.fake_mode.from_tensor(tensor, static_shapes=True)
@@ -96,7 +97,9 @@ class _GraphCopy:
             self._env[node] = self._copied(node)
             self._inputs.append(self._env[node])
         self.table = self._input("amanda_table", torch.tensor(0))
-        self._nodes = TapNodes(self.graph, self.table, self._lowering.slots, self._is_body, self._constant)
+        self._nodes = TapNodes(
+            self.graph, self.table, self._lowering.slots, self._lowering.operators, self._is_body, self._constant
+        )
         if gets_run:
             self._nodes.run = self._input("amanda_run", torch.tensor(0))
         for node in self._gm.graph.nodes:

@@ -80,10 +80,10 @@ class OperatorNodes:
             inlined = traceable.inline(self._nodes.graph, tap, shown, inputs, outputs, self._nodes.constant)
             if inlined is not None:
                 return inlined
-        if not tap.differentiable:
-            return self._edge(point, taps, [], inputs, outputs)
         values = Values()
         chosen = self._chosen(point, taps, inputs, outputs, values)
+        if not tap.differentiable or not self._edited(point, taps, chosen):  # an unused result's node is removed
+            return self._edge(point, taps, [], inputs, outputs)
         slot = self._slot(point, taps, chosen, values)
         made = self._nodes.opaque(self._call, values, self._run, slot, NO_SLOT, "", count=len(values.tensors))
         return self._put(point, taps, chosen, inputs if point == "before" else outputs, values, made)
@@ -199,8 +199,10 @@ class OperatorNodes:
         for i in sorted(positions) if point == "after" or not selected else selected:
             if (point, i) not in chosen:
                 chosen[point, i] = values.add(own[i], examples[i])
+            is_list = isinstance(examples[i], list | tuple)
             for number in layout.tensors_of(chosen[point, i]):
-                numbers[number] = len(numbers)
+                if not is_list or values.examples[number].requires_grad:  # of a list, some members may need none
+                    numbers[number] = len(numbers)
             if i in selected:
                 operands[i] = layout.moved(chosen[point, i], numbers)
         none: list[Layout] = [None] * len(call.outputs if point == "before" else call.fakes)

@@ -58,15 +58,18 @@ class TapNodes:
         graph: fx.Graph,
         table: fx.Node,
         slots: list[_torch_compile.Slot],
+        operators: list[_torch_compile.Operator],
         is_body: bool,
         constant: Callable[[torch.Tensor], fx.Node],
     ) -> None:
         #: The execution that the graph belongs to, if its operators run once in each.
         self.run: fx.Node | None = None
-        self._graph, self._table, self._slots, self._is_body, self._constant = graph, table, slots, is_body, constant
+        self._graph, self._table, self._slots, self._operators = graph, table, slots, operators
+        self._is_body, self._constant = is_body, constant
 
-    def add_slot(self, *args: Any) -> int:
-        self._slots.append(_torch_compile.Slot(*args))
+    def add_slot(self, operator: _torch_compile.Operator, *args: Any) -> int:
+        self._operators.append(operator)
+        self._slots.append(_torch_compile.Slot(operator, *args))
         return len(self._slots) - 1
 
     @property

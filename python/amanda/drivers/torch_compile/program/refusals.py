@@ -39,13 +39,13 @@ class Refusal:
         call = self._call
         if call.args is None or position >= len(call.args):
             return None
-        if not _is_tensors(call.inputs[position]):
-            return f"it is {_described(call.inputs[position])}, which is fixed when the program is compiled"
+        if not _is_tensors(call.fakes[position]):
+            return f"it is {_described(call.fakes[position])}, which is fixed when the program is compiled"
         if not _has_ref(call.args[position]):
             return "it is a number, which is fixed when the program is compiled"
         if position in aliasing.undeclared_writes(call):
             return "the operator writes to it although its schema calls it read-only"
-        if position in call.mutated and isinstance(call.inputs[position], list | tuple):
+        if position in call.mutated and isinstance(call.fakes[position], list | tuple):
             return "the operator writes to the tensors of this list"
         if position in call.mutated and _changes_metadata(call):
             return "the operator changes its shape or storage in place"
@@ -59,7 +59,7 @@ class Refusal:
             return "it changes its tensor's shape or storage in place; no other value can replace its result"
         if call.result_is_view:
             return f"its result is a view, {_VIEW}the operator's input{_NO_ALLOW_VIEW}"
-        if any(isinstance(call.inputs[i], list | tuple) for i in call.mutated):
+        if any(isinstance(call.fakes[i], list | tuple) for i in call.mutated):
             return "it writes to the tensors of a list"
         outputs = call.outputs if point == "replace" else call.outputs[position : position + 1]
         other = next((value for value in outputs if not _is_tensors(value)), None)

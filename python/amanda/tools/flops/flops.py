@@ -1,14 +1,17 @@
-"""Flops: floating point operations of every operator run, forward and backward, per operator type and module."""
+"""Flops: the tool."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Never
 
 from amanda.toolkit import Column, Grouping, Results, Unseen, evidence, fields_of, number_column
 from amanda.toolkit.native import NativeTool, tools
 from amanda.toolkit.operators import WEIGHTED, vocabularies
+
+from .compiled_flops import CompiledFlops
 
 GroupBy = Literal["both", "op", "module"]
 
@@ -50,9 +53,8 @@ class Flops(Results[Row, GroupBy], NativeTool):
     counted is in `uncounted_products` and below tables: a solver, or one whose operands do not show their sizes. The
     conventions are the same on TensorFlow, except that there the gradient of a filter with groups takes as many
     operations as the convolution. The tool is written in C++ and reads only shapes. Counts accumulate over all runs,
-    scopes and threads in which the tool is used. Operators that checkpointing recomputes are counted again. Operators
-    of functions that run compiled with taps (``compiled="graph"``) are not counted: such functions do not show what a
-    linear layer calls. Tables and `evidence` show how many.
+    scopes and threads in which the tool is used. Operators that checkpointing recomputes are counted again. Functions
+    that are compiled stay compiled; rows are those of the operators that the functions would call in eager mode.
 
     Rows are by "both" (the default: operator type and innermost module), by "op", or by "module", where each module
     includes its submodules and "" is the whole program. See `Results` for `rows`, `table`, `to_pandas` and `reset`.
@@ -63,13 +65,13 @@ class Flops(Results[Row, GroupBy], NativeTool):
         cpu_attention: count fused attention on the CPU as on other devices. FlopCounterMode does not count it.
     """
 
-    needs_eager = "it does not show what a linear layer calls"
-    leaves_compiled_out = True
     _speaker = "flops"
 
     def __init__(self, uncounted: bool = True, cpu_attention: bool = False) -> None:
         capsule, self._counts, self._narrow = tools.make_flops(uncounted, cpu_attention, _described())
         super().__init__(capsule)
+        self._compiled = CompiledFlops(self._counts, uncounted, cpu_attention)
+        self.depends_on(self._compiled)
 
     def narrow(
         self, *, ops: str | Iterable[str] | None = None, modules: str | Iterable[str] | None = None, **unknown: Never
@@ -81,23 +83,26 @@ class Flops(Results[Row, GroupBy], NativeTool):
             ValueError: as in all tools; or nothing is counted in these operators themselves.
         """
         self._refuse_keywords("narrow", unknown)
-        self._narrow(self._names("narrow", ops), self._paths("narrow", modules))
+        names, paths = self._names("narrow", ops), self._paths("narrow", modules)
+        self._narrow(names, paths)
+        self._compiled.narrow_to(names, paths)
 
     @property
     def total(self) -> int:
         """All operations so far."""
-        return self._counts.total()
+        return self._counts.total() + sum(flops for _, flops in self._compiled.rows().values())
 
     def by_operator(self) -> dict[str, int]:
         """Operations per operator type: "aten::addmm" forward, "AddmmBackward0" (the autograd node) backward."""
-        return self._counts.by_operator()
+        return _merged(self._counts.by_operator(), ((op, n) for (op, _, _), (_, n) in self._compiled.rows().items()))
 
     def by_module(self) -> dict[str, int]:
         """Operations per module path, including submodules; "" is the total.
 
         Backward operators count for the module that called their forward operator.
         """
-        return self._counts.by_module()
+        rows = self._compiled.rows().items()
+        return _merged(self._counts.by_module(), ((one, n) for (_, path, _), (_, n) in rows for one in _around(path)))
 
     @property
     def uncounted(self) -> dict[str, int]:
@@ -109,7 +114,7 @@ class Flops(Results[Row, GroupBy], NativeTool):
         operators. One that was counted is listed, too, where it took more than was counted: if forward-mode
         differentiation computes tangents in a way that its operands do not show (`torch.func.jvp`).
         """
-        return self._counts.uncounted()
+        return _merged(self._counts.uncounted(), self._compiled.uncounted().items())
 
     @property
     def uncounted_products(self) -> dict[str, int]:
@@ -117,11 +122,12 @@ class Flops(Results[Row, GroupBy], NativeTool):
 
         Amanda does not know what another library's operator does, so such an operator may multiply.
         """
-        return self._counts.uncounted_products()
+        return _merged(self._counts.uncounted_products(), self._compiled.uncounted_products().items())
 
     def reset(self) -> None:
         self.reset_evidence()
         self._counts.reset()
+        self._compiled.clear()
 
     def _omissions(self) -> list[Unseen]:
         return evidence.facts("uncounted", [f"{name} ({_calls(count)})" for name, count in self._products()])
@@ -130,11 +136,9 @@ class Flops(Results[Row, GroupBy], NativeTool):
         """`uncounted_products`, most first."""
         return sorted(self.uncounted_products.items(), key=lambda item: -item[1])
 
-    def _unread(self) -> list[Unseen]:
-        return evidence.of_left_out(self._counts.left_out())
-
     def _rows(self, by: GroupBy) -> list[Row]:
         rows = [Row(row.op, row.module_path, row.backward, row.runs, row.flops) for row in self._counts.rows()]
+        rows = _summed([*rows, *(Row(*row, *sums) for row, sums in self._compiled.rows().items())])
         if by == "op":
             return _summed(Row(row.op, "", row.backward, row.runs, row.flops) for row in rows)
         if by == "module":
@@ -144,7 +148,7 @@ class Flops(Results[Row, GroupBy], NativeTool):
         return rows
 
     def _remarks(self, by: GroupBy) -> list[str]:
-        return [*_remarks(self._products()), *(unseen.text for unseen in self._unread())]
+        return _remarks(self._products())
 
     _op = Column("op", lambda row: row.op or "", left=True, folds=True, field="op")
     _module = Column("module", lambda row: row.module_path or "(all)", left=True, folds=True, field="module_path")
@@ -184,6 +188,14 @@ def _remarks(products: Sequence[tuple[str, int]]) -> list[str]:
         *([f"not counted, may multiply (calls): {listed}"] if calls else []),
         *([f"fused attention on the CPU was not counted ({_calls(attention)}): {_HOW_TO_COUNT}"] if attention else []),
     ]
+
+
+def _merged(counts: Mapping[str, int], more: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """The sums, by name."""
+    found = collections.Counter(counts)
+    for name, count in more:
+        found[name] += count
+    return dict(sorted(found.items()))
 
 
 def _calls(count: int) -> str:
