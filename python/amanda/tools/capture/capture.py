@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import math
 import os
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -13,8 +14,9 @@ from amanda.toolkit import Place, Results, Skips, frameworks, locks, warn_here
 from amanda.toolkit.arrays import Arrays, arrays_in, arrays_of, known
 from amanda.toolkit.operators import access_to
 
+from .attention_weights import ATTENTION, WEIGHTS, AttentionWeights
 from .captured import Captured, Value
-from .names import Naming, Numbering, Pattern, listed, ops_of
+from .names import Naming, Numbering, Pattern, ResultName, listed, ops_of
 from .rows import GROUPINGS, GroupBy, Row, grouped
 from .stores import KINDS, FolderStore, Kind, MemoryStore, Store
 
@@ -47,6 +49,10 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
 
     Results that are not tensors are left out; those whose elements cannot be read count in `skipped`. Compiled functions
     stay compiled.
+
+    PyTorch's `scaled_dot_product_attention` does not return its attention weights. If it is in `ops`, or these are in
+    `names`, they have the name "module:attention_weights", and are computed when they are read, of copies of query, key and
+    mask. They have no gradients.
 
     In graphs of other frameworks results are arrays of numpy, and operators are counted in the order of the graph. The
     gradient is what the backward operators of the result are given: there is none where the graph passes it on as it is.
@@ -93,6 +99,7 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         self._patterns = None if given is None else [Pattern(name, naming, "capture") for name in given]
         self._wanted = _checked_runs(runs)
         self._grad, self._device, self._dtype = grad, device, dtype
+        self._with_weights = ops is not None  # of attention, which was asked for
         self._numbering, self._skips = Numbering(), Skips("capture")
         self._counts: collections.Counter[str] = collections.Counter()  # executions, by name
         self._recorded: dict[str, bool] = {}  # true if autograd recorded the last one outside a backward pass
@@ -164,6 +171,8 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
     def _analyze(self, context: OpContext) -> None:
         of_torch = frameworks.is_torch(context)
         name = self._numbering.name_of(context)
+        if of_torch and context.op.__name__ == ATTENTION:
+            self._analyze_attention(context, name._replace(op=WEIGHTS))
         if self._patterns is not None and not any(pattern.matches(name) for pattern in self._patterns):
             return
         with self._lock:
@@ -183,6 +192,49 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
                 context.insert_before_backward_op(self._receive, with_run=True, name=str(name))
         else:
             context.insert_after_op(self._keep, name=str(name))
+
+    def _analyze_attention(self, context: OpContext, name: ResultName) -> None:
+        if self._with_weights if self._patterns is None else any(each.matches(name) for each in self._patterns):
+            with self._lock:
+                self._places[str(name)] = Place.of(context)
+            recorded = True if context.is_symbolic else None
+            context.insert_before_op(self._keep_weights, name=str(name), recorded=recorded)
+
+    def _keep_weights(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        mask: Any = None,
+        dropout: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+        *,
+        name: str,
+        recorded: bool | None,
+    ) -> None:
+        """The parameters are those of the operator."""
+        import torch
+
+        run = self._next_run(name, [query, key, value], _in_backward(), recorded)
+        if run is None:
+            return
+        if any(torch.func.debug_unwrap(each) is not each for each in (query, key, mask) if each is not None):
+            self._skips.add("transformed")  # their axes may differ
+            return
+
+        def copied(plain: Any, arrays: Arrays) -> Any:
+            return arrays.copied(plain, self._device, None)
+
+        dtype, scale = self._dtype or query.dtype, 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+        is_masked = mask is not None
+        query, key, mask = (None if each is None else self._skips.read(each, copied) for each in (query, key, mask))
+        if query is None or key is None or (mask is None) == is_masked:
+            return
+        weights = AttentionWeights(query, key, mask, bool(is_causal), float(scale), dtype)
+        self._put("result", name, run, (weights,), False)
+        self._drop_before(name, run)
 
     def _keep(self, *outputs: Any, name: str) -> None:
         kept = self._kept(name, outputs, _in_backward())
@@ -256,6 +308,18 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         result = outputs[0] if len(outputs) == 1 else outputs  # as `_members`
         is_list = arrays_of(result) is None
         tensors = arrays_in(result)
+        run = self._next_run(name, tensors, in_backward, recorded)
+        if run is None or not tensors:
+            return None
+        copies = [copy for copy in map(self._copied, tensors) if copy is not None]
+        if not copies:
+            return None
+        self._put("result", name, run, tuple(copies), is_list)
+        self._drop_before(name, run)
+        return (run, tensors, is_list) if len(copies) == len(tensors) else None
+
+    def _next_run(self, name: str, tensors: Sequence[Any], in_backward: bool, recorded: bool | None) -> int | None:
+        """The number of the execution; None if it is none, or is not to be kept."""
         with self._lock:
             if in_backward and self._recorded.get(name):  # recomputed; gradients reach the first tensors
                 return None
@@ -264,18 +328,14 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
                 self._recorded[name] = requires_grad if recorded is None else recorded
             run = self._counts[name]
             self._counts[name] += 1
-        if not tensors or not (isinstance(self._wanted, str) or run in self._wanted):
-            return None
-        copies = [copy for copy in map(self._copied, tensors) if copy is not None]
-        if not copies:
-            return None
-        self._put("result", name, run, tuple(copies), is_list)
+        return run if isinstance(self._wanted, str) or run in self._wanted else None
+
+    def _drop_before(self, name: str, run: int) -> None:
         if self._wanted == "last" and run:
             self._store.drop(name, run - 1)
             with self._lock:
                 for kind in KINDS:
                     self._kept_sizes.pop((kind, name, run - 1), None)
-        return (run, tensors, is_list) if len(copies) == len(tensors) else None
 
     def _follow(self, name: str, run: int, tensors: list[torch.Tensor], is_list: bool) -> None:
         import torch
@@ -335,6 +395,8 @@ class _Size(NamedTuple):
     def of(cls, tensors: tuple[Any, ...]) -> _Size:
         dtypes = dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
         shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
+        if isinstance(tensors[0], AttentionWeights):
+            return cls(shapes, ", ".join(dtypes), tensors[0].nbytes)
         return cls(shapes, ", ".join(dtypes), sum(known(tensor).nbytes(tensor) for tensor in tensors))
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
+from .attention_weights import WEIGHTS
 from .names import Naming, ResultName, listed
 from .stores import FolderStore, Kind, Store
 
@@ -85,7 +86,7 @@ class Captured(Mapping[str, Value]):
         if text in known:
             return str(text)
         names = [ResultName.parse(each) for each in known]
-        found = [each for each in names if each.module == text]
+        found = [each for each in names if each.module == text and each.op != WEIGHTS]
         if not found and self._naming is not None:
             found = [each for each in names if text in self._naming.names_of(each)]
         if len(found) == 1:

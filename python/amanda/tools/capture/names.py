@@ -12,6 +12,8 @@ from amanda.toolkit import locks
 from amanda.toolkit.operators import vocabularies
 from amanda.tools.mapping import MappingTool
 
+from .attention_weights import ATTENTION, WEIGHTS
+
 MOST_LISTED = 8
 
 
@@ -127,10 +129,13 @@ class Pattern:
     def ops(self) -> list[str] | None:
         """The operators to ask for; None means all."""
         if self._has_op:
-            return [self.text.rpartition(":")[2].partition("[")[0] or "*"]
+            op = self.text.rpartition(":")[2].partition("[")[0] or "*"
+            return [ATTENTION if op == WEIGHTS else op]
         return None if self._naming is None else list(self._naming.ops)
 
     def matches(self, name: ResultName) -> bool:
+        if name.op == WEIGHTS and not self._has_op and self._naming is None:  # no result of the module's
+            return False
         if self._has_op:
             return self._expression.fullmatch(str(name)) is not None
         others = [name.module] if self._naming is None else self._naming.names_of(name)

@@ -14,6 +14,7 @@ from amanda.toolkit.arrays import REASONS, arrays_of, known
 from amanda.toolkit.operators import access_to
 from amanda.toolkit.schemas import Sides
 
+from .attention_weights import WEIGHTS
 from .capture import warn_of_unmatched
 from .names import Naming, Numbering, Pattern, ResultName, ops_of
 
@@ -76,7 +77,9 @@ class Patch(Tool):
             )
         if transform is not None and not callable(transform):
             raise TypeError(f"[patch] transform= is called with a result and a value, got {transform!r}")
-        names = list(values) if where is None else [where] if isinstance(where, str) else list(where)
+        if where is None:  # attention weights are no results
+            where = [name for name in values if not (isinstance(name, str) and WEIGHTS in name.rpartition(":")[2])]
+        names = [where] if isinstance(where, str) else list(where)
         if not names:
             raise ValueError("[patch] nothing to patch: there are no names")
         self._values = [(Pattern(name, naming, "patch"), _checked(name, values[name], transform)) for name in names]

@@ -12,6 +12,8 @@ import numpy as np
 
 from amanda.toolkit import locks
 
+from .attention_weights import computed
+
 Kind = Literal["result", "grad"]
 KINDS: tuple[Kind, ...] = ("result", "grad")
 Tensors: TypeAlias = tuple[Any, ...]  # of PyTorch, or arrays of numpy
@@ -77,7 +79,7 @@ class MemoryStore(_Index):
 
     def get(self, kind: Kind, name: str, run: int) -> tuple[Tensors, bool]:
         tensors, is_list = self._entry(kind, name, run)
-        return tensors, is_list
+        return tuple(map(computed, tensors)), is_list
 
     def where(self, kind: Kind, name: str, run: int) -> str:
         tensors, _ = self._entry(kind, name, run)
@@ -113,7 +115,7 @@ class FolderStore(_Index):
 
     def put(self, kind: Kind, name: str, run: int, tensors: Tensors, is_list: bool) -> None:
         path = self._folder / f"{next(self._numbers):08}.safetensors"
-        values = {str(i): tensor for i, tensor in enumerate(tensors)}
+        values = {str(i): computed(tensor) for i, tensor in enumerate(tensors)}
         framework = "np" if isinstance(tensors[0], np.ndarray) else "pt"
         metadata = {"kind": kind, "name": name, "run": str(run), "is_list": str(int(is_list)), "framework": framework}
         self._write("capture", path, values, metadata)

@@ -227,7 +227,7 @@ def _attribute(gm: fx.GraphModule, target: Any) -> Any:
 
 
 def _of_constant(what: str, of: str) -> list[tuple[str, str]]:
-    """What eager mode calls to make a tensor, and compiled code does not."""
+    """The operators that make a tensor of it in eager mode, and why compiled code has none."""
     reason = f"{what} calls it for {of}, which is a part of the compiled code"
     return [(name, reason) for name in ("aten::empty", "aten::to")]
 
