@@ -98,6 +98,9 @@ class CompiledFlops(Tool):
             self._uncounted.clear()
             self._products.clear()
 
+    def on_exit(self, error: BaseException | None) -> None:
+        self._operators.clear()  # they have contexts of the scope
+
     # ---- routines ---------------------------------------------------------------------------------------------------
 
     def _analyze(self, context: OpContext) -> None:
