@@ -26,6 +26,7 @@ from amanda.reports.rank import this_rank
 from amanda.reports.results import Results
 from amanda.reports.sections import Section
 from amanda.reports.tool_sections import sections_of
+from amanda.toolkit.optimizers import register_optimizer_step_post_hook
 
 TOP = 20
 
@@ -174,10 +175,7 @@ def _scope(tools: Sequence[NamedTool], schedule: str | None, options: dict[str, 
         raise ValueError(
             f"--schedule is NAME=STEPS,... as wait=1,warmup=1,active=3; got {schedule!r}: {error}"
         ) from None
-    from torch.optim.optimizer import register_optimizer_step_post_hook  # here: other runs need no torch
-
-    every_optimizer = register_optimizer_step_post_hook
-    return scheduled(*(tool for _, tool in tools), schedule=phases, steps=every_optimizer, **options)
+    return scheduled(*(tool for _, tool in tools), schedule=phases, steps=register_optimizer_step_post_hook, **options)
 
 
 def _print(named: NamedTool, made: Report, given: argparse.Namespace) -> None:

@@ -17,6 +17,7 @@ from amanda.core.evidence import counted
 from amanda.core.schedule import Schedule
 from amanda.core.scheduled_scope import scheduled
 from amanda.reports.progress import live_bar
+from amanda.toolkit.optimizers import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from amanda.tools.history import History
 
 
@@ -47,10 +48,9 @@ class Watch(Command):
             raise ValueError("--histograms are written to files: give --tensorboard FOLDER, or --parquet FOLDER")
         files = {"parquet": given.parquet, "tensorboard": given.tensorboard, "histograms": given.histograms}
         history = History(**files, find_loss=True, find_cuts=True)
-        from torch.optim.optimizer import register_optimizer_step_post_hook as register
-
         options = program_arguments.options(given)
-        scope = scheduled(history, schedule=schedule, steps=register, **options, coverage=given.strict)
+        steps = register_optimizer_step_post_hook
+        scope = scheduled(history, schedule=schedule, steps=steps, **options, coverage=given.strict)
 
         def report(made: Report, status: object) -> None:
             with made.part("print the table"):
@@ -68,18 +68,16 @@ class Watch(Command):
 @contextlib.contextmanager
 def _watching_optimizers(history: History, shown: Callable[[], Any]) -> Iterator[None]:
     """The parameters of each optimizer are compared from its first step on; a terminal shows what `shown` returns."""
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
-
     known: set[int] = set()
 
-    def watch(optimizer: Any, *arguments: object) -> None:
+    def watch(optimizer: Any) -> None:
         if id(optimizer) not in known:
             known.add(id(optimizer))  # the history keeps it alive
             history.watch(optimizer)
 
-    remove: Callable[[], None] = register_optimizer_step_pre_hook(watch).remove
+    handle = register_optimizer_step_pre_hook(watch)
     try:
         with live(shown):
             yield
     finally:
-        remove()
+        handle.remove()

@@ -14,6 +14,7 @@ from amanda.core.schedule import Phase, Schedule, _checked
 from amanda.core.scope import Scope, checked_options
 from amanda.core.step_tool import StepTool
 from amanda.core.tool import Tool
+from amanda.driver import optimizers
 from amanda.driver.identity import roots
 
 
@@ -190,10 +191,11 @@ def scheduled(
     Arguments:
         tools, on_error, compiled, coverage, check_writes: as for `apply`.
         schedule: the steps in which the scope is open; all steps by default.
-        steps: what ends a step. By default, the program calls `step()`. If an optimizer is given, each call of its
-            ``step()`` ends a step. For all optimizers of the process, give ``register_optimizer_step_post_hook`` of
-            ``torch.optim.optimizer``. Other functions of this kind can be given, too: they register a hook that is
-            called after each step, and return a handle with ``remove()``.
+        steps: what ends a step. By default, the program calls `step()`. If an optimizer is given, each of its
+            steps ends a step. For all optimizers of the process, give ``register_optimizer_step_post_hook`` of
+            ``torch.optim.optimizer``, or of ``amanda.toolkit.optimizers``, which is for TensorFlow, too. Other functions
+            of this kind can be given: they register a hook that is called after each step, and return a handle with
+            ``remove()``.
         first_step: the number of the first step, where training is resumed from a checkpoint.
 
     Raises:
@@ -217,6 +219,8 @@ def _is_always_active(schedule: Schedule) -> bool:
 
 def _registering(steps: Any) -> Callable[[Callable[..., None]], Any] | None:
     register = getattr(steps, "register_step_post_hook", steps)
+    if hasattr(steps, "apply_gradients"):  # an optimizer without such hooks
+        register = optimizers.post_hook_of(steps)
     if register is not None and not callable(register):
         raise TypeError(
             "[schedule] steps= is an optimizer, or a function that registers a hook, such as "

@@ -69,6 +69,10 @@ class Driver(Protocol):
         the driver, and imports the framework if that is installed."""
 
     @property
+    def told_of(self) -> Mapping[str, Callable[[], object]]:
+        """Other modules, with what is called once when the program has imported one, perhaps before `load`."""
+
+    @property
     def options(self) -> Mapping[str, Option]:
         """The driver's keywords of `amanda.apply`, by name. Scopes hold what they were given in `Scope.options`."""
 
@@ -149,6 +153,13 @@ class Driver(Protocol):
 
     def own_work(self) -> contextlib.AbstractContextManager[None]:
         """A context for operators that a tool runs outside of routines: coverage does not count them as the program's."""
+
+    def listen_to_optimizers(
+        self, before: Callable[[Any], object], after: Callable[[Any], object]
+    ) -> Callable[[], object]:
+        """Calls `before(optimizer)` and `after(optimizer)` around each step of an optimizer, on its thread; the result
+        ends that. `before` may come earlier and several times, where a function is traced that steps. `after` comes once
+        the function that has stepped is over."""
 
     def access(self, namespace: str, operator: str) -> Access | None:
         """The access to the results of an operator; None if the namespace is not the driver's. `namespace` and

@@ -13,6 +13,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from amanda import _core
 from amanda.core import fork
@@ -25,6 +26,8 @@ _loaded: list[Driver] = []
 _refused: list[Exception] = []  # by drivers whose framework does not fit
 _lock = fork.rlock()  # guards `_is_entered`: a framework may be imported while another thread enters a scope
 _is_entered = False
+_Listener = tuple[Callable[[Any], object], Callable[[Any], object]]
+_listeners: list[tuple[_Listener, list[Callable[[], object]]]] = []  # to optimizers, and what ends that of each driver
 
 
 def register(driver: Driver) -> None:
@@ -37,6 +40,8 @@ def register(driver: Driver) -> None:
         _add(driver)
     else:
         imports.when_imported(driver.loaded_with, functools.partial(_load_late, driver))
+    for module, callback in driver.told_of.items():
+        imports.when_imported(module, callback)
 
 
 def _load_late(driver: Driver) -> None:
@@ -53,6 +58,8 @@ def _load_late(driver: Driver) -> None:
 def _add(driver: Driver) -> None:
     with _lock:
         _loaded.append(driver)
+        for listener, stops in _listeners:
+            stops.append(driver.listen_to_optimizers(*listener))
         if _is_entered:
             driver.enter()
 
@@ -176,6 +183,22 @@ def variable_of(symbol: object) -> VariableValue | None:
 def is_array(symbol: object) -> bool:
     """As `Driver.is_array`, of the driver that knows the symbol."""
     return any(driver.is_array(symbol) for driver in loaded())
+
+
+def listen_to_optimizers(before: Callable[[Any], object], after: Callable[[Any], object]) -> Callable[[], None]:
+    """As `Driver.listen_to_optimizers`, of all drivers, also of those that are loaded later."""
+    with _lock:
+        listening: tuple[_Listener, list[Callable[[], object]]] = (before, after), []
+        _listeners.append(listening)
+        listening[1].extend(driver.listen_to_optimizers(before, after) for driver in _loaded)
+
+    def stop() -> None:
+        with _lock:
+            _listeners.remove(listening)
+            for each in listening[1]:
+                each()
+
+    return stop
 
 
 def vocabularies() -> list[tuple[str, Vocabulary]]:

@@ -21,7 +21,7 @@ Values
 Parameters
     `ParameterUse` knows which parameters operators compute with, and which of them a tool left as they are;
     `TellsParameters` gives a tool the properties that report them. See also `toolkit.loss_scaling`,
-    `toolkit.optimizer_phase` and `toolkit.fused_layers`.
+    `toolkit.optimizer_phase`, `toolkit.optimizers` and `toolkit.fused_layers`.
 Arguments
     `toolkit.arguments` checks what users give to tools.
 Threads and processes

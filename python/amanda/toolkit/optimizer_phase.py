@@ -9,21 +9,21 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-import torch
-
 from amanda.core.op_context import OpContext
 from amanda.core.tool import ON_DEMAND, Tool
 from amanda.driver.identity.frames import outwards
 
 __all__ = ["OptimizerPhase", "in_optimizer"]
 
+_OPTIMIZERS = ("torch.optim.", "keras.src.optimizers.")  # modules
+
 
 class OptimizerPhase(Tool):
     """Sets the key "cupti_profiler.phase" in the contexts of operators that an optimizer runs.
 
-    These are the operators called from `torch.optim`, or by a method of a user-defined optimizer. Operators that run in
-    the closure passed to `step`, such as the model's forward pass, do not belong to the optimizer. An operator is
-    identified by its place in the program, so one analysis is valid for all its runs.
+    These are the operators called from `torch.optim` or an optimizer of Keras, or by a method of a user-defined
+    optimizer. Operators that run in the closure passed to `step`, such as the model's forward pass, do not belong to the
+    optimizer. An operator is identified by its place in the program, so one analysis is valid for all its runs.
     """
 
     def __init__(self) -> None:
@@ -31,8 +31,17 @@ class OptimizerPhase(Tool):
         self.add_inst_for_op(self._mark, ops=ON_DEMAND, nested=True)
 
     def _mark(self, context: OpContext) -> None:
-        if in_optimizer(sys._getframe()):
+        if in_optimizer(sys._getframe()) or _made_by_optimizer(context):
             context["cupti_profiler.phase"] = "optimizer"
+
+
+def _made_by_optimizer(context: OpContext) -> bool:
+    """True for an operator of a graph of TensorFlow that an optimizer made."""
+    if not (context.is_symbolic and context.namespace.startswith("tensorflow/")):
+        return False
+    from amanda.toolkit.parameters import of_tensorflow
+
+    return of_tensorflow.in_optimizer(context)
 
 
 def in_optimizer(frame: FrameType | None) -> bool:
@@ -46,8 +55,11 @@ def in_optimizer(frame: FrameType | None) -> bool:
 
 
 def _is_optimizers(frame: FrameType) -> bool:
-    if str(frame.f_globals.get("__name__")).startswith("torch.optim."):
+    if str(frame.f_globals.get("__name__")).startswith(_OPTIMIZERS):
         return True
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
     code = frame.f_code
     if not code.co_argcount or code.co_varnames[0] != "self":
         return False

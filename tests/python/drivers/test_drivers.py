@@ -7,6 +7,7 @@ import pytest
 import torch
 from amanda.cli.main import main
 from amanda.driver import protocol, registry
+from amanda.driver.optimizers import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 X = torch.ones(2)
 
@@ -33,6 +34,7 @@ class ArrayDriver:
     requires_gradient = "call with arrays that require one"
 
     loaded_with = None
+    told_of = {}
     vocabulary = None
 
     def __init__(self, available=True, counts=True):
@@ -74,6 +76,11 @@ class ArrayDriver:
     def make_coverage_counter(self, tools):
         return CoverageCounter(self.told) if self.counts else None
 
+    def listen_to_optimizers(self, before, after):
+        before("begun")
+        after("done")
+        return lambda: self.told.append("deaf")
+
     def remarks(self):
         return ["arrays were fine"]
 
@@ -108,6 +115,16 @@ def test_it_takes_part_in_the_first_scope_and_the_last(register):
     with amanda.apply(amanda.Tool()):
         pass
     assert driver.told == ["load", "enter", "leave", "enter", "leave"]
+
+
+def test_hooks_of_optimizers_reach_drivers_that_are_loaded_later(register):
+    heard = []
+    handles = [register_optimizer_step_pre_hook(heard.append), register_optimizer_step_post_hook(heard.append)]
+    driver = register(ArrayDriver())
+    assert heard == ["begun", "done"]
+    for handle in handles:
+        handle.remove()
+    assert driver.told == ["load", "deaf", "deaf"]
 
 
 def test_its_counts_stand_beside_those_of_other_drivers(register, recorder):

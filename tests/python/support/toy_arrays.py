@@ -111,6 +111,7 @@ class TinyDriver:
     closed_namespaces = frozenset({"tiny"})
     requires_gradient = "it has no gradients"
     options: dict[str, Any] = {}
+    told_of: dict[str, Callable[[], object]] = {}
     vocabulary = TinyVocabulary()
 
     def is_available(self) -> bool:
@@ -166,6 +167,9 @@ class TinyDriver:
 
     def access(self, namespace: str, operator: str) -> Access | None:
         return Access() if namespace.startswith("tiny/") else None
+
+    def listen_to_optimizers(self, before: Any, after: Any) -> Callable[[], object]:
+        return lambda: None
 
     def remarks(self) -> list[str]:
         return []

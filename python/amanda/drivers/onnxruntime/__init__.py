@@ -8,6 +8,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from amanda.driver.protocol import Access, CoverageCounter, Option, Origin, VariableValue
 from amanda.drivers.onnxruntime.vocabulary import OnnxRuntimeVocabulary
@@ -21,6 +22,7 @@ class OnnxRuntimeDriver:
     framework = "ONNX Runtime"
     loaded_with = "onnxruntime"
     namespace_of_new = "com.example"
+    told_of: Mapping[str, Callable[[], object]] = {}
     vocabulary = OnnxRuntimeVocabulary()
     closed_namespaces = frozenset({"onnx"})
     requires_gradient = "ONNX Runtime computes no gradients; run the model in PyTorch"
@@ -113,6 +115,11 @@ class OnnxRuntimeDriver:
     @contextlib.contextmanager
     def recorded(self) -> Iterator[Callable[[object], bool]]:
         yield lambda result: False
+
+    def listen_to_optimizers(
+        self, before: Callable[[Any], object], after: Callable[[Any], object]
+    ) -> Callable[[], object]:
+        return lambda: None  # it trains nothing
 
     def remarks(self) -> list[str]:
         """Lists what ran uninstrumented in scopes."""

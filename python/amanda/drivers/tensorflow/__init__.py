@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
+from typing import Any
 
 from amanda.driver.protocol import Access, CoverageCounter, Option, Origin, VariableValue
 from amanda.drivers.tensorflow import version as required
@@ -32,6 +33,8 @@ class TensorFlowDriver:
 
     def __init__(self) -> None:
         self._patches: tuple[ModuleType, ...] = ()  # modules with `patch` and `unpatch`
+        self._has_keras = self._is_entered = False
+        self.told_of: Mapping[str, Callable[[], object]] = {"keras": self._keras_is_there}
 
     def is_available(self) -> bool:
         return _is_installed() and _is_built()
@@ -74,9 +77,9 @@ class TensorFlowDriver:
         from amanda.drivers.tensorflow.eager import looking as eager
         from amanda.drivers.tensorflow.front import exports, function, session, unsupported
         from amanda.drivers.tensorflow.lower import gradients, vectorized
-        from amanda.drivers.tensorflow.view import layers, links, tapes
+        from amanda.drivers.tensorflow.view import layers, links, tapes, variable_gradients
 
-        for part in (links, tapes, exports):
+        for part in (links, tapes, exports, variable_gradients):
             part.patch()  # for good: graphs outlive scopes
         gradients.register()
         vectorized.register()
@@ -84,6 +87,21 @@ class TensorFlowDriver:
         function.watch()
         self._patches = (session, function, unsupported, layers, eager)
         eager.attach()
+        self._watch_keras()
+
+    def _keras_is_there(self) -> None:
+        self._has_keras = True
+        self._watch_keras()
+
+    def _watch_keras(self) -> None:
+        """Keras imports TensorFlow before its own modules are there, or is imported later, or never."""
+        if self._patches and self._has_keras:
+            from amanda.drivers.tensorflow.front import steps
+            from amanda.drivers.tensorflow.view import layers
+
+            steps.watch()
+            if self._is_entered:
+                layers.patch()
 
     @property
     def closed_namespaces(self) -> frozenset[str]:
@@ -118,10 +136,12 @@ class TensorFlowDriver:
         return Access(can_replace=not namespace.endswith("/eager"), hides_values=hides_values, hides_inputs=True)
 
     def enter(self) -> None:
+        self._is_entered = True
         for part in self._patches:
             part.patch()
 
     def leave(self) -> None:
+        self._is_entered = False
         with contextlib.ExitStack() as unpatched:
             for part in self._patches:
                 unpatched.callback(part.unpatch)
@@ -135,6 +155,13 @@ class TensorFlowDriver:
         from amanda.drivers.tensorflow.front.recording import recorded
 
         return recorded()
+
+    def listen_to_optimizers(
+        self, before: Callable[[Any], object], after: Callable[[Any], object]
+    ) -> Callable[[], object]:
+        from amanda.drivers.tensorflow.front import steps
+
+        return steps.listen(before, after)
 
     def remarks(self) -> list[str]:
         """Lists what ran uninstrumented in scopes."""

@@ -70,6 +70,7 @@ NodeDef = _get("core.framework.node_def_pb2", "NodeDef")
 
 # Sessions.
 run_session = _patchable("python.client.session", "BaseSession._call_tf_sessionrun")  # run() and all make_callable() do
+run_feeds = _patchable("python.client.session", "BaseSession._do_run")  # what run() calls, with operators and tensors
 run_part = _patchable("python.client.session", "BaseSession._call_tf_sessionprun")
 make_callable = _patchable("python.client.session", "BaseSession._make_callable_from_options")  # tf_keras does
 run_callable = _patchable("python.client.session", "BaseSession._Callable.__call__")
@@ -100,6 +101,8 @@ initialize_variables = _patchable(
 get_concrete_function = _patchable(
     "python.eager.polymorphic_function.polymorphic_function", "Function.get_concrete_function"
 )
+call_function = _patchable("python.eager.polymorphic_function.polymorphic_function", "Function.__call__")
+call_concrete = _patchable("python.eager.polymorphic_function.concrete_function", "ConcreteFunction.__call__")
 call_concrete_function = _patchable(
     "python.eager.polymorphic_function.concrete_function", "ConcreteFunction._call_flat"
 )
@@ -184,6 +187,33 @@ def keras_name_scope() -> Any:
     """The class with which Keras opens a scope for a layer. None if the program has not imported Keras, or if this Keras
     has no such class."""
     return getattr(sys.modules.get("keras.src.backend.tensorflow.core"), "name_scope", None)
+
+
+def keras_step() -> Patchable:
+    """The method that applies gradients in Keras. Its owner is None if Keras computes with another framework."""
+    return _of_keras("apply")
+
+
+def keras_apply() -> Patchable:
+    """The method that this one calls once the optimizer has its variables."""
+    return _of_keras("_backend_apply_gradients")
+
+
+def keras_update() -> Patchable:
+    """The method that gets the gradients, clipped and accumulated, and their variables."""
+    return _of_keras("_backend_update_step")
+
+
+def _of_keras(method: str) -> Patchable:
+    owner = getattr(sys.modules.get("keras.src.backend.tensorflow.optimizer"), "TFOptimizer", None)
+    original = getattr(owner, method, None)
+    return Patchable(None, method, lambda: None) if original is None else Patchable(owner, method, original)
+
+
+def trained_by_keras(owner: Any) -> list[Any] | None:
+    """The variables that an optimizer of Keras trains, as far as it knows them. None if it is none."""
+    kind = _of_keras("apply").owner
+    return list(getattr(owner, "_trainable_variables", ())) if kind is not None and isinstance(owner, kind) else None
 
 
 def is_eager(value: Any) -> bool:
@@ -293,6 +323,11 @@ def session_of(run: Any) -> Any:
 
 
 # ---- eager mode ------------------------------------------------------------------------------------------------------
+
+
+def eagerly() -> Any:
+    """A context outside of all graphs that are built."""
+    return _eager_mode()
 
 
 def run_eagerly(name: str, inputs: list[Any], attributes: tuple[Any, ...], count: int) -> list[Any]:

@@ -7,7 +7,7 @@ import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 from amanda.driver.protocol import Access, CoverageCounter, Option, Origin
 from amanda.drivers.torch import installed
@@ -34,6 +34,7 @@ class TorchDriver:
     framework = "PyTorch"
     loaded_with = None
     namespace_of_new = "mylib"
+    told_of: Mapping[str, Callable[[], object]] = {}
     vocabulary = TorchVocabulary()
     requires_gradient = "call a model with parameters that require one, outside torch.no_grad()"
     options: Mapping[str, Option] = {
@@ -181,6 +182,17 @@ class TorchDriver:
         from amanda.drivers.torch.differentiation import differentiate
 
         yield differentiate
+
+    def listen_to_optimizers(
+        self, before: Callable[[Any], object], after: Callable[[Any], object]
+    ) -> Callable[[], object]:
+        from torch.optim import optimizer as hooks
+
+        handles = [
+            hooks.register_optimizer_step_pre_hook(lambda optimizer, *_: before(optimizer) and None),
+            hooks.register_optimizer_step_post_hook(lambda optimizer, *_: after(optimizer)),
+        ]
+        return lambda: [handle.remove() for handle in handles]
 
     def remarks(self) -> list[str]:
         """Lists the functions that the program or a library compiles, and that ran eagerly."""

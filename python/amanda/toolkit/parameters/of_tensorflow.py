@@ -29,11 +29,15 @@ def used(context: OpContext) -> tuple[list[Parameter], bool]:
     if context.op.__name__ in variables.MOVES | _NOT_READ or _WRITES.match(context.op.__name__):
         return [], False
     found = [each for position in range(len(context.inputs)) for each in parameters(context, position)]
-    return ([], False) if found and _in_optimizer(context) else (found, True)
+    return ([], False) if found and in_optimizer(context) else (found, True)
 
 
-def _in_optimizer(context: OpContext) -> bool:
-    made = next((op for output in context.outputs if (op := getattr(output, "op", None)) is not None), None)
+def in_optimizer(context: OpContext) -> bool:
+    """True for an operator of a graph that an optimizer made."""
+    outputs = [
+        each for output in context.outputs for each in (output if isinstance(output, list | tuple) else [output])
+    ]
+    made = next((op for output in outputs if (op := getattr(output, "op", None)) is not None), None)
     return made is not None and any(_OF_OPTIMIZERS.search(frame.filename) for frame in made.traceback)
 
 

@@ -55,10 +55,6 @@ class CausalDiff(Differences, Watching):
         OSError: it cannot be read.
     """
 
-    _went_on = (
-        "the second run went on with the reference's results: what it has printed, such as its loss, follows these"
-    )
-
     def __init__(
         self,
         record: str | os.PathLike[str],
@@ -73,6 +69,14 @@ class CausalDiff(Differences, Watching):
         super().__init__("diff", float64=float64, lines=lines)
         self._tolerances, self._record = tolerances_of(rtol, atol, close), Record(record, progress=progress)
         self.reset()
+
+    @property
+    def _went_on(self) -> str:
+        if not self._comparison.has_replaced:
+            return ""  # as eager operators of TensorFlow
+        but = ", but for those that could not be replaced" if self._comparison.has_left else ""
+        follows = "what it has printed, such as its loss, follows these"
+        return f"the second run went on with the reference's results{but}: {follows}"
 
     def reset(self) -> None:
         self._comparison = Comparison(self._record, self._tolerances, heal=True)

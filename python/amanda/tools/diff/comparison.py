@@ -64,7 +64,9 @@ class Comparison:
         self.causes: dict[Hashable, Cause] = {}
         self.compared = Compared()
         self._is_healing = heal  # in all that has run
+        self.has_replaced = self.has_left = False  # results that differed
         self._tainted: set[tuple[int, int | None]] = set()  # runs of forward operators that saved other values
+        self._gradient: Hashable | None = None  # the source of the last gradient that follows from something
         self._unread: dict[tuple[int, int | None], str] = {}  # inputs of theirs that cannot be compared, in words
 
     def ran(
@@ -117,10 +119,14 @@ class Comparison:
                 self.compared.tolerated += 1
             if found is not None and not explained:
                 source, explained = self._explain(station, number, seen, i, found, changes), True
+                if station.backward_op:
+                    self._gradient = source
                 self._judge(source, seen, changes, tensor, other, i)
             if self._heal and not seen.are_fixed and known and tensor.shape == other.shape:
-                replaced[i] = other
-            elif found is None or source is not None:
+                replaced[i], self.has_replaced = other, True
+                continue
+            self.has_left |= seen.are_fixed
+            if found is None or source is not None:
                 self._follow([ours], source or ("tolerated",), station)
         return replaced if any(value is not None for value in replaced) else None
 
@@ -143,6 +149,8 @@ class Comparison:
         tensors = [change for change in changes if change.pairs]
         if tensors:
             self._explain(station, run, seen, 0, _no_difference(""), tensors)
+        for written in (ours for change in tensors for _, ours in change.pairs):
+            self.consequences.accumulate(written)
 
     def accumulates(self, gradient: str) -> None:
         self.consequences.accumulate(gradient)
@@ -193,6 +201,8 @@ class Comparison:
             return None  # the operator that computes with it is compared
         if others:
             return self._add_inputs(station, run, output, found, others)
+        if station.backward_op and seen.are_fixed and self._gradient is not None and set(seen.inputs) == {"None"}:
+            return self._gradient  # it takes what another operator of the gradient function made, which is not shown
         if sources and not arguments:
             return sources[0]
         if not arguments and (hidden := self._hidden(station, seen)):

@@ -108,7 +108,10 @@ class Differences(Results[Any, GroupBy]):
         size = "" if largest.max_abs is None else f", which moves results by up to {largest.max_abs:.4g}"
         return "\n".join(filter(None, [f"{which}: {what} ({count}){size}", self._went_on]))
 
-    _went_on: ClassVar[str] = ""  # with which values a second run went on
+    @property
+    def _went_on(self) -> str:
+        """The values with which a second run went on, in words; "" if they are its own."""
+        return ""
 
     def _rows(self, by: GroupBy) -> list[Any]:
         with self._lock:

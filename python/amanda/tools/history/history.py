@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Never
 
 from amanda import OpContext, StepTool, Tool
-from amanda.toolkit import Results, Skips, Unseen, eager_only, locks, own_work, warn_here
+from amanda.toolkit import Results, Skips, Unseen, eager_only, frameworks, locks, own_work, warn_here
+from amanda.toolkit.optimizer_phase import OptimizerPhase
 from amanda.toolkit.schemas import Sides
 from amanda.tools.cuts import GradientCuts
 from amanda.tools.gradients import GradientStatistics
@@ -29,6 +30,7 @@ from .parameter_histograms import Histogram
 from .parameters import ParameterGradients, Updates, Watched, norms_of
 from .rows import GROUPINGS, GroupBy, Row, StepValues, rows_of
 from .series import Point, points_of, scalar
+from .variable_gradients import VariableGradients
 
 FLUSH_SECONDS = 60.0
 PHASE = "cupti_profiler.phase"  # OptimizerPhase's key
@@ -37,9 +39,18 @@ WHY = "gradients of parameters are those that autograd accumulates"
 
 
 class _Cuts(GradientCuts):
-    """Compiled functions stay compiled: why their parameters get no gradient is not known then."""
+    """Compiled functions stay compiled: why their parameters get no gradient is not known then. It leaves other
+    frameworks out."""
 
     needs_eager = ""
+
+    def _analyze(self, context: OpContext) -> None:
+        if frameworks.is_torch(context):
+            super()._analyze(context)
+
+    def _analyze_backward(self, context: OpContext) -> None:
+        if frameworks.is_torch(context):
+            super()._analyze_backward(context)
 
 
 class History(Results[Row, GroupBy], StepTool):
@@ -132,6 +143,7 @@ class History(Results[Row, GroupBy], StepTool):
         self._histograms: list[Histogram] = []
         self._gradients = ParameterGradients(self._watched)
         self._of_compiled = CompiledGradients(self._watched, self._skips)
+        self._of_variables = VariableGradients(self._watched, self._skips, self._optimizer_gradients)
         self._loss_scales = LossScales(self._variables)
         self._dead = DeadUnits(limits.dead) if limits is not None else None
         self._cuts = _Cuts() if find_cuts and limits is not None else None
@@ -163,8 +175,6 @@ class History(Results[Row, GroupBy], StepTool):
             tool.narrow(ops=ops, modules=modules)
 
     def _ask(self) -> None:
-        from amanda.toolkit.optimizer_phase import OptimizerPhase
-
         dead = [self._dead] if self._dead is not None else []
         self._looking: list[Any] = [*self._tools, *dead]
         self.depends_on(OptimizerPhase(), *self._looking, *([self._cuts] if self._cuts is not None else []))
@@ -181,8 +191,13 @@ class History(Results[Row, GroupBy], StepTool):
             self._left_out.add(context.op_id)
         if sides is not None and sides.is_view:
             self._views.add(context.op_id)
+        if context.namespace.startswith("tensorflow/"):
+            self._of_variables.analyze(context)
 
     def _analyze_backward(self, context: OpContext) -> None:
+        if context.namespace.startswith("tensorflow/"):
+            self._of_variables.analyze(context)
+            return
         is_compiled = context.is_symbolic and context.namespace.startswith("pytorch/")
         if not (is_compiled or eager_only.leaves_out(context, self._skips, WHY)):
             self._gradients.analyze(context)
@@ -239,6 +254,7 @@ class History(Results[Row, GroupBy], StepTool):
         self._updates.begin()
         self._optimizer_gradients.begin()
         self._of_compiled.begin()
+        self._of_variables.begin()
         self._loss_scales.begin()
         self._step = step
 
@@ -272,6 +288,7 @@ class History(Results[Row, GroupBy], StepTool):
         self._updates.drop()
         self._optimizer_gradients.drop()
         self._of_compiled.drop()
+        self._of_variables.drop()
         with self._lock:
             self._unread_before += _unread_by(self._tools)
         for tool in self._tools:
@@ -284,6 +301,7 @@ class History(Results[Row, GroupBy], StepTool):
         scaled = [gradient for rows in of_gradients for gradient in self._gradients.of(rows)]
         if of_gradients:
             scaled += self._of_compiled.gradients({each.parameter for each in scaled})
+        scaled += self._of_variables.gradients()
         scales = [self._loss_scales.of(each.parameter) for each in scaled]
         gradients = [each.unscaled(scale) for each, scale in zip(scaled, scales, strict=True)]
         points: list[Point] = []
@@ -297,7 +315,9 @@ class History(Results[Row, GroupBy], StepTool):
         histograms = [*self._optimizer_gradients.histograms(), *self._updates.histograms()]
         points += [(scalar(name), sum(values) / len(values)) for name, values in self._scalars.items()]
         if self._finds_loss and "loss" not in self._scalars:
-            points += [(scalar("loss"), value) for value in loss_of(found, self._loss_scales.common)]
+            loss = self._of_variables.loss()
+            losses = loss_of(found, self._loss_scales.common) if loss is None else [loss]
+            points += [(scalar("loss"), value) for value in losses]
         alarms: list[Alarm] = []
         if self._detectors is not None and self._dead is not None:
             computed = [point for point in points if point[0].op_id is None or point[0].op_id not in self._views]

@@ -50,6 +50,12 @@ class OptimizerGradients:
         self._stop = lambda: None
         self._steps = []
 
+    def add(self, name: str, gradient: Any) -> None:
+        """Adds the gradient that an optimizer of TensorFlow gets for a variable."""
+        read = self._skips.read(gradient, functools.partial(self._read, 1.0))
+        if read is not None:
+            self._steps.append({name: read})
+
     def points(self) -> Iterator[Point]:
         """The norm of each parameter's gradient, and that of all together; the mean, if optimizers have stepped more than
         once."""

@@ -6,9 +6,10 @@ import collections
 import functools
 import itertools
 import math
+import sys
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amanda import OpContext
 from amanda.toolkit import Arrays, Place, Skips
@@ -16,6 +17,9 @@ from amanda.tools.gradients import Row
 
 from .parameter_histograms import Counted, Histogram, counted, histograms_of
 from .series import Point, norm_of, of_parameter, scalar
+
+if TYPE_CHECKING:
+    from amanda.toolkit.operators import VariableValue
 
 Named = Iterable[tuple[str, Any]]
 
@@ -28,6 +32,7 @@ class Watched:
         self._sources: list[Callable[[], Named]] = []
         self._named: dict[str, Any] = {}  # in this step
         self._others: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # that are not watched
+        self._variables: dict[object, str] = {}  # the same of TensorFlow's, by key
 
     def add(self, model: Any) -> None:
         """Adds a module or an optimizer. Raises TypeError: it is neither."""
@@ -35,14 +40,13 @@ class Watched:
 
     def named(self) -> dict[str, Any]:
         """Their parameters now, without lazy parameters that have no values yet."""
-        from torch.nn.parameter import is_lazy
-
         named: dict[str, Any] = {}
-        known = set()
+        known: set[object] = set()
         for source in self._sources:
             for name, parameter in source():
-                if id(parameter) not in known and not is_lazy(parameter):
-                    known.add(id(parameter))
+                identity = getattr(parameter, "key", id(parameter))  # of TensorFlow, variables have keys
+                if identity not in known and not _is_lazy(parameter):
+                    known.add(identity)
                     named[_free(name, named)] = parameter
         self._named = named
         return named
@@ -62,6 +66,15 @@ class Watched:
         name = _free(plain, self._named.keys() | others)
         self._others[name] = parameter
         return name
+
+    def name_of_variable(self, variable: VariableValue) -> str:
+        """The same for a variable of TensorFlow, which has a name always."""
+        for name, other in self._named.items():
+            if getattr(other, "key", None) == variable.key:
+                return name
+        if variable.key not in self._variables:
+            self._variables[variable.key] = _free(variable.name, {*self._named, *self._variables.values()})
+        return self._variables[variable.key]
 
     def drop(self) -> None:
         """Keeps no parameter alive after a step."""
@@ -92,7 +105,10 @@ class Updates:
         for name, parameter in self._watched.named().items():
             if name in self._before:
                 continue
-            copied = self._skips.read(parameter, lambda array, arrays: arrays.copy(arrays.detached(array)))
+            value = _value(parameter)
+            if value is None:
+                continue
+            copied = self._skips.read(value, lambda array, arrays: arrays.copy(arrays.detached(array)))
             if copied is not None:
                 self._before[name] = parameter, copied
 
@@ -104,7 +120,8 @@ class Updates:
     def end(self) -> Iterator[Point]:
         """Norms are Euclidean, accumulated in float64; that of the weight is the one before the step."""
         for name, (parameter, before) in self._before.items():
-            norms = self._skips.read(parameter, functools.partial(self._compare, name, before))
+            value = _value(parameter)
+            norms = None if value is None else self._skips.read(value, functools.partial(self._compare, name, before))
             if norms is None:
                 continue
             weight, update = norms
@@ -194,6 +211,16 @@ class ParameterGradients:
         return gradients
 
 
+def _is_lazy(parameter: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.nn.parameter.is_lazy(parameter)
+
+
+def _value(parameter: Any) -> Any:
+    """The array of a parameter; of a variable of TensorFlow, its value now, None if its session is gone."""
+    return parameter.value() if hasattr(parameter, "key") else parameter
+
+
 def parameters_of(model: Any) -> Callable[[], Named]:
     """A function that returns the parameters that a module or an optimizer has, with their names.
 
@@ -204,6 +231,11 @@ def parameters_of(model: Any) -> Callable[[], Named]:
         return lambda: [(name, each) for name, each in model.named_parameters() if each.requires_grad]
     if hasattr(model, "param_groups"):
         return lambda: list(_of_optimizer(model))
+    if "amanda.drivers.tensorflow.port" in sys.modules:
+        from amanda.toolkit.tensorflow import trained_by
+
+        if trained_by(model) is not None:
+            return lambda: [(each.name, each) for each in trained_by(model) or ()]
     raise TypeError(f"[history] expected a module or an optimizer, got {model!r}")
 
 

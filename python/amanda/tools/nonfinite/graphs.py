@@ -114,8 +114,7 @@ class GraphOperators:
             return
         had = self._note([value for _, value in inputs], run)
         if not (made.nan or self._inf):
-            if not had.infinite:
-                self._infinity = str(at)
+            self._note_infinity(at, outputs, inputs, had.infinite)
             return
         given = had.nan or (self._inf and had.infinite)
         holding = next((name for name, value in inputs if self._has([value])), "").removeprefix("input ")
@@ -132,6 +131,15 @@ class GraphOperators:
             unread="" if given else self._unread(at, inputs),
         )
         self._found(sighting, given)
+
+    def _note_infinity(self, at: At, outputs: Named, inputs: Named, was_given: bool) -> None:
+        """Keeps the operator that made some; or that was given some where none that was seen had made any."""
+        if was_given and not self._infinity:
+            holding = next((name for name, value in inputs if self._elements([value]).infinite), "one")
+            self._infinity = f"{at}; {holding} was infinite, and no operator seen here made it so"
+        elif not was_given:
+            cause = _cause(at, outputs, inputs, True)
+            self._infinity = f"{at}{cause and f'; {cause}'}"
 
     def _unread(self, at: At, inputs: Named) -> str:
         """See `Finding.unread`. TensorFlow has no operands that are left out: None stands for what it does not show."""

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from amanda.toolkit.arrays import arrays_of
 
+from . import elementwise
+
 
 class Rule(NamedTuple):
     """No operator of this name has a finite result where `holds` for an operand's elements."""
@@ -100,4 +102,4 @@ def cause_in_graph(name: str, result: Any, inputs: Sequence[tuple[str, Any]], in
                 continue
             if text := text_of_cause(f"{operand} {rule.what}", holds, bad):
                 return text
-    return ""
+    return elementwise.cause_of(known, result, bad, inputs, arrays)

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import tensorflow as tf
+
 from amanda import _core
 from amanda.driver.identity import frames
 from amanda.drivers.tensorflow import port
@@ -22,7 +24,7 @@ from amanda.drivers.tensorflow.eager.backward import Forward, Gradient, Ran
 from amanda.drivers.tensorflow.eager.operands import OperatorType
 from amanda.drivers.tensorflow.eager.places import Places
 from amanda.drivers.tensorflow.version import VERSION
-from amanda.drivers.tensorflow.view import coverage, tapes
+from amanda.drivers.tensorflow.view import coverage, tapes, variable_gradients
 from amanda.drivers.tensorflow.view.places import Place
 
 _MOST_TOOLSETS = 16
@@ -273,9 +275,12 @@ def attach() -> None:
 
 
 @functools.wraps(port.imperative_grad.original)
-def _imperative_grad(*args: Any, **kwargs: Any) -> Any:
+def _imperative_grad(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
     with _here.observer.in_gradient():
-        return port.imperative_grad.original(*args, **kwargs)
+        found = port.imperative_grad.original(tape, target, sources, *args, **kwargs)
+    if EAGER.has_scopes() or not tf.executing_eagerly():
+        variable_gradients.note_of_tape(tape, target, sources, found)
+    return found
 
 
 def _gradient(

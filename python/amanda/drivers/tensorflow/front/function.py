@@ -16,7 +16,7 @@ from amanda.drivers.tensorflow import port
 from amanda.drivers.tensorflow.front import running, unsupported
 from amanda.drivers.tensorflow.front.running import Instrumented, instrumented
 from amanda.drivers.tensorflow.lower import gradient_order, in_place, vectorized
-from amanda.drivers.tensorflow.view import attach, bodies, graph_site
+from amanda.drivers.tensorflow.view import attach, bodies, graph_site, variable_gradients
 
 
 class Build(NamedTuple):
@@ -249,10 +249,10 @@ def _build_gradients(*args: Any, **kwargs: Any) -> Any:
     """Gradients of a graph's operators belong to its tools, wherever and whenever they are built."""
     graph = kwargs.get("src_graph")
     if not port.is_function(graph):
-        return port.build_gradients.original(*args, **kwargs)
+        return variable_gradients.build(*args, **kwargs)
     known = instrumented(graph)
     with building(Build(known.toolset) if known else VANILLA):
-        return port.build_gradients.original(*args, **kwargs)
+        return variable_gradients.build(*args, **kwargs)
 
 
 def _mark(function: Any) -> None:

@@ -23,7 +23,7 @@ def patch() -> None:
     """Keras need not be imported, and another version may lack the class: then scopes have the names of the graph."""
     scope = port.keras_name_scope()
     enter = getattr(scope, "__enter__", None)
-    if scope is None or enter is None:
+    if scope is None or enter is None or _patched:
         return
 
     @functools.wraps(enter)

@@ -42,6 +42,15 @@ def variable_behind(resource: Any) -> VariableValue | None:
     return _of_resource(resource, True) if isinstance(resource, tf.Tensor) and hasattr(resource, "graph") else None
 
 
+def value_of(variable: Any) -> VariableValue | None:
+    """The value of a variable of the program, tf.Variable or Keras'."""
+    handle = variable.handle
+    if hasattr(handle, "graph"):
+        return variable_behind(handle)
+    name = getattr(variable, "path", variable.name)
+    return VariableValue(_numbers.of(handle), name.partition(":")[0], weakref.ref(variable), True)
+
+
 def name_of(symbol: Any) -> str | None:
     """For `GraphBackend.name_parameters`."""
     found = variable_of(symbol)
