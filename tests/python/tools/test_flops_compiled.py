@@ -149,6 +149,17 @@ def test_operators_without_a_formula_are_listed():
     assert "may multiply: aten::_linalg_svd" in flops.evidence().not_looked_at
 
 
+def test_operators_that_a_graph_cannot_show_are_named():
+    def program(x):
+        return torch.vmap(lambda row: row @ x)(x) + x @ x
+
+    flops = counted(compiled(program), lambda call: call(torch.ones(3, 3)))
+    assert flops.by_operator() == {"aten::mm": 2 * 3 * 3 * 3}
+    text = "could not be shown: aten::matmul"
+    assert text in flops.evidence().not_looked_at
+    assert text in " ".join(str(flops.table()).split())
+
+
 def test_attention_on_the_cpu_is_listed_or_counted():
     def attend(x):
         return nn.functional.scaled_dot_product_attention(x, x, x)

@@ -148,7 +148,8 @@ class Flops(Results[Row, GroupBy], NativeTool):
         return rows
 
     def _remarks(self, by: GroupBy) -> list[str]:
-        return _remarks(self._products())
+        hidden = [one.text for one in self.evidence().unseen if one.reason == "hidden"]  # they may multiply
+        return [*_remarks(self._products()), *hidden]
 
     _op = Column("op", lambda row: row.op or "", left=True, folds=True, field="op")
     _module = Column("module", lambda row: row.module_path or "(all)", left=True, folds=True, field="module_path")
