@@ -12,6 +12,11 @@
 
 namespace amanda::tools {
 
+/// True if the operator is in a compiled function of PyTorch.
+inline bool is_compiled(const OpContext& context) {
+  return context.is_symbolic() && context.name_space().starts_with("pytorch/");
+}
+
 /// Compiled functions of PyTorch show the outermost operators, and no values while they are analyzed. On any thread.
 class CompiledOperators {
  public:
@@ -20,7 +25,7 @@ class CompiledOperators {
 
   /// True if the operator is in a compiled function. Then it is noted.
   bool leaves_out(const OpContext& context) {
-    if (!context.is_symbolic() || !context.name_space().starts_with("pytorch/")) return false;
+    if (!is_compiled(context)) return false;
     if (note(context.op_id())) {
       log_warning(leaves_out_ + ", such as " + context.op().ns + "::" + context.op().name +
                   "; compiled=\"eager\" shows them (said once)");

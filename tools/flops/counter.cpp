@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "compiled_operators.h"
 #include "flops/formulas.h"
 #include "flops/operator_flops.h"
 
@@ -95,7 +96,7 @@ FlopCounter::FlopCounter(size_t index, const FlopsOptions& options, std::shared_
 UncountedGradients::UncountedGradients(const std::shared_ptr<FlopCounts>& counts) : Tool("flops.gradients") {
   add_inst_for_op(
       [counts](OpContext& context) {
-        if (counts->compiled().leaves_out(context)) return;
+        if (is_compiled(context)) return;
         const bool is_own = without_number(context.backward_op()->name) == node_of(context.op().name);
         if (is_own) FlopCounter::list_backward(context, counts);
       },
@@ -132,7 +133,7 @@ std::shared_ptr<ForwardRuns> FlopCounter::forward_runs(OpId id) {
 
 void FlopCounter::analyze(OpContext& context) {
   if (bilinear_->knows(context.op().ns)) return bilinear_->analyze(context);
-  if (counts_->compiled().leaves_out(context)) return;
+  if (is_compiled(context)) return;
   if (const TorchOperator* op = find_torch_operator(type_name(context.op()))) {
     return op->flops ? count_sized(context, *op) : list(context);
   }
@@ -230,7 +231,7 @@ void FlopCounter::list(OpContext& context) {
 
 void FlopCounter::analyze_backward(OpContext& context) {
   if (bilinear_->knows(context.backward_op()->ns)) return bilinear_->analyze_backward(context);
-  if (counts_->compiled().leaves_out(context)) return;
+  if (is_compiled(context)) return;
   const std::string node = without_number(context.backward_op()->name);
   const std::string& forward = context.op().name;
   const auto member = cpu_attention_ && node == node_of(kCpuAttention) ? kAttention : find(kBackward, node);

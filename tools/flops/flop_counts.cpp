@@ -60,7 +60,6 @@ void FlopCounts::reset() {  // routines hold tallies, so none is removed
   std::lock_guard lock(mutex_);
   for (auto& [key, tally] : tallies_) tally.runs_ = tally.flops_ = 0;
   for (auto& [op, tally] : uncounted_) tally.runs_ = 0;
-  compiled_.reset();
 }
 
 FlopCounts::Tally& FlopCounts::tally(const std::string& op, const std::string& module_path, bool backward) {

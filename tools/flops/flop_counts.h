@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "amanda/base/mutex.h"
-#include "compiled_operators.h"
 
 namespace amanda::tools {
 
@@ -37,8 +36,6 @@ class FlopCounts {
   std::map<std::string, int64_t> uncounted() const;
   /// The same for operators that multiply, or that are not PyTorch's own, so that it is not known whether they do.
   std::map<std::string, int64_t> uncounted_products() const;
-  /// Those that were not counted.
-  CompiledOperators& compiled() { return compiled_; }
   /// Sets everything to zero.
   void reset();
 
@@ -68,9 +65,6 @@ class FlopCounts {
   mutable Mutex mutex_;  // of the maps
   std::map<std::tuple<std::string, std::string, bool>, Tally> tallies_;
   std::map<std::string, Tally> uncounted_;
-  CompiledOperators compiled_{
-      "[flops] Flops leaves out operators of compiled functions, which show the outermost ones and not those that are "
-      "counted"};
 };
 
 }  // namespace amanda::tools

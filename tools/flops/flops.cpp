@@ -10,13 +10,14 @@
 #include <utility>
 
 #include "amanda/base/leaked.h"
+#include "compiled_operators.h"
 #include "flops/counter.h"
 #include "flops/torch_operators.h"
 
 namespace amanda::tools {
 namespace {
 
-// The operators that consist of operators with a formula. Compiled functions do not show these; nor does a replacement.
+// The operators that consist of operators with a formula. A replacement does not show these.
 const std::vector<std::string> kComposite = {"aten::linear",
                                              "aten::matmul",
                                              "aten::einsum",
@@ -70,15 +71,15 @@ Flops::Flops(FlopsOptions options) : Tool("flops"), index_(next_index()) {
   depends_on(*counter_);
   depends_on(*gradients_);
   if (!options.uncounted) {
-    add_inst_for_op([counts = counts_](OpContext& context) { counts->compiled().leaves_out(context); },
-                    {.ops = OpFilter(kComposite), .optional = true});
+    // So that leaving a scope can name what did not run.
+    add_inst_for_op([](OpContext&) {}, {.ops = OpFilter(kComposite), .optional = true});
     list_custom_functions();
     return;
   }
   add_inst_for_op([index, counts = counts_, bilinear = counter_->bilinear()](OpContext& context) {
     const OpInfo& op = context.op();
     if (bilinear->knows(op.ns)) return bilinear->list_uncounted(context);
-    if (counts->compiled().leaves_out(context) || is_view(op)) return;
+    if (is_compiled(context) || is_view(op)) return;
     const std::string name = op.ns + "::" + op.name;
     FlopCounts::Tally& tally = counts->uncounted_tally(name, !is_torch_namespace(op.ns) || is_composite(name));
     context.insert_after_op(

@@ -48,9 +48,6 @@ void bind_flops(py::module_& m) {
       .def("by_module", &FlopCounts::by_module)
       .def("uncounted", &FlopCounts::uncounted)
       .def("uncounted_products", &FlopCounts::uncounted_products)
-      .def(
-          "left_out", [](FlopCounts& counts) { return counts.compiled().count(); },
-          "How many operators of compiled functions were not counted.")
       .def("reset", &FlopCounts::reset);
   m.def(
       "flop_operators",

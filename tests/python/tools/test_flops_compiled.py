@@ -100,7 +100,7 @@ def expected(model, program):
 
 
 @pytest.mark.parametrize(("make", "program"), PROGRAMS.values(), ids=PROGRAMS)
-def test_a_compiled_model_takes_as_many_as_the_eager_one(make, program):
+def test_a_compiled_model_takes_as_many_as_the_eager_one(make, program, log):
     """The function stays compiled: the default of `apply`."""
     torch.manual_seed(0)
     model = make()
@@ -111,6 +111,7 @@ def test_a_compiled_model_takes_as_many_as_the_eager_one(make, program):
     assert found.uncounted == eager.uncounted
     assert found.uncounted_products == eager.uncounted_products
     assert {one.reason for one in found.evidence().unseen} <= {"uncounted"}
+    assert not [line for line in log() if line.startswith("[flops]")]
 
 
 def test_results_and_gradients_are_those_of_the_compiled_model():
