@@ -339,3 +339,31 @@ def test_eager_operators_are_refused():
         tf.nn.conv2d(x, filters, 1, "SAME")
     with amanda.apply(MagnitudePruning(0.5, where=lambda context: context.op.__name__ != "Conv2D")):
         tf.nn.conv2d(x, filters, 1, "SAME")
+
+
+# ---- slices of weights -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("slice_of", "is_whole"),
+    [
+        (lambda w: w[None], True),
+        (lambda w: w[None, :, :], True),
+        (lambda w: w[tf.newaxis, ..., :4], True),
+        (lambda w: w[None, ::-1], False),
+        (lambda w: w[None, :2], False),
+    ],
+    ids=["new", "colons", "ellipsis", "reversed", "part"],
+)
+def test_a_slice_of_all_elements_is_the_weight(slice_of, is_whole):
+    weight, x = tf.Variable(numbers(4, 4), name="weight"), numbers(1, 3, 4)
+    function = tf.function(lambda x: x[..., : slice_of(weight).shape[1]] @ slice_of(weight))
+    pruning = MagnitudePruning(0.5)
+    with amanda.apply(pruning):
+        result = function(x)
+    whole = weight.numpy()
+    kept = slice_of(whole * magnitude(whole, 0.5) if is_whole else whole)
+    np.testing.assert_allclose(result, x[..., : kept.shape[1]] @ kept, rtol=1e-5, atol=1e-6)
+    assert [(row.name, row.parameter) for row in pruning.unhandled] == (
+        [] if is_whole else [("tensorflow::StridedSlice", "weight")]
+    )

@@ -28,6 +28,8 @@ def used(context: OpContext) -> tuple[list[Parameter], bool]:
 
     if context.op.__name__ in variables.MOVES | _NOT_READ or _WRITES.match(context.op.__name__):
         return [], False
+    if any(variables.variable_of(output) is not None for output in context.outputs):
+        return [], False  # a slice of all elements
     found = [each for position in range(len(context.inputs)) for each in parameters(context, position)]
     return ([], False) if found and in_optimizer(context) else (found, True)
 

@@ -29,12 +29,26 @@ def variable_of(symbol: Any) -> VariableValue | None:
             return _of_resource(op.inputs[0], in_order)
         if op.type in ("VariableV2", "Variable"):
             return VariableValue((_numbers.of(op.graph), op.name), op.name, None, in_order)
-        if op.type in _ALL_ELEMENTS:
-            in_order = in_order and op.type in _SAME_ELEMENTS
+        if op.type in _ALL_ELEMENTS or _takes_all(op):
+            in_order = in_order and op.type != "Transpose"
             symbol = op.inputs[0]
         else:
             symbol = _captured(symbol)
     return None
+
+
+def _takes_all(op: Any) -> bool:
+    """True for a slice that only adds dimensions or removes them, as `weight[None]`."""
+    if op.type != "StridedSlice":
+        return False
+    given, taken, strides = op.inputs[0].shape, op.outputs[0].shape, tf.get_static_value(op.inputs[3])
+    return bool(
+        strides is not None
+        and (strides == 1).all()
+        and given.is_fully_defined()
+        and taken.is_fully_defined()
+        and given.num_elements() == taken.num_elements()
+    )
 
 
 def variable_behind(resource: Any) -> VariableValue | None:
