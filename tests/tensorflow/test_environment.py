@@ -8,6 +8,7 @@ import sys
 
 import amanda
 import tensorflow as tf
+from amanda.cli.main import COMMANDS
 
 
 def test_the_version_is_the_one_that_the_driver_is_for():
@@ -24,6 +25,11 @@ def test_amanda_works_without_torch(fresh_python):
 
 def test_importing_amanda_does_not_import_tensorflow(fresh_python):
     assert fresh_python("import sys, amanda; print('tensorflow' in sys.modules)") == "False"
+
+
+def test_every_command_is_found_without_torch():
+    for listed in COMMANDS:
+        listed.load()
 
 
 def test_a_command_for_pytorch_says_so_and_what_works(tmp_path):

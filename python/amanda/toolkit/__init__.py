@@ -31,9 +31,9 @@ Threads and processes
 C++
     `natively` finds the routines in C++ that serve an operator; `NativeRoutine` and `NativeTool` wrap routines and tools.
 Frameworks
-    `toolkit.operators` for all of them, `toolkit.torch`, `toolkit.kernels` and `toolkit.tensorflow` for one. The last three
-    import their framework, and nothing else here imports one; `deferred` lets a package import such modules late.
-    `toolkit.compiled` shows the graphs of compiled functions, and compiles others.
+    `toolkit.operators` for all of them, `toolkit.torch`, `toolkit.kernels`, `toolkit.inner_calls` and `toolkit.tensorflow`
+    for one. The last four import their framework, and nothing else here imports one; `deferred` lets a package import such
+    modules late. `toolkit.compiled` shows the graphs of compiled functions, and compiles others.
 
 The names in `__all__` of these modules are public. `VERSION` changes when one of them is removed or gets another meaning.
 """

@@ -106,7 +106,7 @@ class CompiledFlops(Tool):
     def _analyze(self, context: OpContext) -> None:
         if not _is_compiled(context):
             return
-        from amanda.toolkit.compiled import UnknownOperandError, shapes_of
+        from amanda.toolkit.inner_calls import UnknownOperandError, shapes_of
 
         recorded = any(getattr(output, "requires_grad", False) for output in context.outputs)
         try:
@@ -128,7 +128,7 @@ class CompiledFlops(Tool):
             context.insert_after_backward_op(self._after_backward, with_run=True, operator=operator, node=node)
 
     def _before(self, *inputs: Any, run: Run, operator: _Operator) -> None:
-        from amanda.toolkit.compiled import UnknownOperandError, as_shown, is_replaced, shapes_of
+        from amanda.toolkit.inner_calls import UnknownOperandError, as_shown, is_replaced, shapes_of
 
         try:
             run["flops.operands"] = as_shown(shapes_of(inputs, recorded=False), operator.shown)
@@ -149,7 +149,7 @@ class CompiledFlops(Tool):
             self._add(counted.forward, counted.uncounted, operator)
 
     def _after_backward(self, *gradients: Any, run: Run, operator: _Operator, node: str) -> None:
-        from amanda.toolkit.compiled import with_gradients
+        from amanda.toolkit.inner_calls import with_gradients
 
         operands = run.get("flops.operands")
         if operands is None:
@@ -200,7 +200,7 @@ def _counted(
 def _counted_here(
     name: str, overload: str, operands: tuple[Any, ...], cpu_attention: bool, narrowed: tuple[tuple[str, ...], ...]
 ) -> _Counted:
-    from amanda.toolkit.compiled import call_of, differentiate
+    from amanda.toolkit.inner_calls import call_of, differentiate
 
     capsule, counts, narrow = tools.make_flops(True, cpu_attention, [])
     native = NativeTool(capsule)
