@@ -69,7 +69,7 @@ def test_it_prints_the_source_with_what_each_line_costs_and_writes_files(profile
 
 
 def test_other_groupings_are_tables_and_a_failing_program_has_one_too(profile):
-    done = profile("--by", "op", "--top", "1", "script.py", "two")
+    done = profile("--by", "op", "--top", "9", "script.py", "two")  # by time, which depends on the machine
     assert done.returncode == 1
     assert "ValueError: invalid literal for int()" in done.stderr
     assert ["aten::uniform_", "4"] in [line.split()[:2] for line in done.stdout.splitlines()], "Linear's parameters"
