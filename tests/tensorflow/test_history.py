@@ -41,7 +41,7 @@ def by_hand(clip=None):
     return steps
 
 
-def told(history, name):
+def values_of(history, name):
     """The values of one parameter and of the loss, by step."""
     rows = [row for row in history.rows("step") if row.name in (name, "loss") and row.tool in ("parameters", "scalars")]
     steps = [[*group] for _, group in itertools.groupby(rows, lambda row: row.step)]
@@ -91,7 +91,7 @@ def test_a_step_of_a_tape(run, clip):
     module = tf.Module()
     module.weight = tf.Variable(WEIGHT, name="weight")
     history = trained(lambda optimizer: run(module.weight, optimizer), module, clip)
-    assert told(history, "weight") == [pytest.approx(step, rel=1e-5) for step in by_hand(clip)]
+    assert values_of(history, "weight") == [pytest.approx(step, rel=1e-5) for step in by_hand(clip)]
     assert not history.skipped
 
 
@@ -106,7 +106,7 @@ def test_a_step_of_fit(clip):
 
     history = trained(fit, model, clip)
     (path,) = [each.path for each in model.trainable_variables]
-    assert told(history, path) == [pytest.approx(step, rel=1e-5) for step in by_hand(clip)]
+    assert values_of(history, path) == [pytest.approx(step, rel=1e-5) for step in by_hand(clip)]
     outputs = {row.module_path for row in history.rows() if row.tool == "statistics"}
     assert any(path.endswith("dense") for path in outputs)
     assert not any("assign" in row.source or "optimizer" in row.source for row in history.rows())
@@ -130,7 +130,7 @@ def test_a_step_of_a_session(is_resource):
         watching.remove()
         assert len(session.graph.get_operations()) == nodes
     assert steps.step_number == STEPS
-    assert told(history, "weight") == [pytest.approx(step, rel=1e-5) for step in by_hand()]
+    assert values_of(history, "weight") == [pytest.approx(step, rel=1e-5) for step in by_hand()]
 
 
 def test_the_gradient_of_a_variable_that_is_used_twice_is_one():

@@ -69,7 +69,7 @@ class Driver(Protocol):
         the driver, and imports the framework if that is installed."""
 
     @property
-    def told_of(self) -> Mapping[str, Callable[[], object]]:
+    def import_hooks(self) -> Mapping[str, Callable[[], object]]:
         """Other modules, with what is called once when the program has imported one, perhaps before `load`."""
 
     @property

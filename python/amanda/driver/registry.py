@@ -40,7 +40,7 @@ def register(driver: Driver) -> None:
         _add(driver)
     else:
         imports.when_imported(driver.loaded_with, functools.partial(_load_late, driver))
-    for module, callback in driver.told_of.items():
+    for module, callback in driver.import_hooks.items():
         imports.when_imported(module, callback)
 
 

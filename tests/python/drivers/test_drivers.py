@@ -34,7 +34,7 @@ class ArrayDriver:
     requires_gradient = "call with arrays that require one"
 
     loaded_with = None
-    told_of = {}
+    import_hooks = {}
     vocabulary = None
 
     def __init__(self, available=True, counts=True):

@@ -131,7 +131,7 @@ def test_a_stand_in_and_a_module_that_is_being_imported_are_not_told(told, monke
 
 class LateDriver:
     framework = "Lateframe"
-    told_of = {}
+    import_hooks = {}
     loaded_with = "lateframe"
     namespace_of_new = "late"
     closed_namespaces = frozenset()

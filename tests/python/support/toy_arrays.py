@@ -111,7 +111,7 @@ class TinyDriver:
     closed_namespaces = frozenset({"tiny"})
     requires_gradient = "it has no gradients"
     options: dict[str, Any] = {}
-    told_of: dict[str, Callable[[], object]] = {}
+    import_hooks: dict[str, Callable[[], object]] = {}
     vocabulary = TinyVocabulary()
 
     def is_available(self) -> bool:

@@ -22,7 +22,7 @@ class OnnxRuntimeDriver:
     framework = "ONNX Runtime"
     loaded_with = "onnxruntime"
     namespace_of_new = "com.example"
-    told_of: Mapping[str, Callable[[], object]] = {}
+    import_hooks: Mapping[str, Callable[[], object]] = {}
     vocabulary = OnnxRuntimeVocabulary()
     closed_namespaces = frozenset({"onnx"})
     requires_gradient = "ONNX Runtime computes no gradients; run the model in PyTorch"

@@ -34,7 +34,7 @@ class TensorFlowDriver:
     def __init__(self) -> None:
         self._patches: tuple[ModuleType, ...] = ()  # modules with `patch` and `unpatch`
         self._has_keras = self._is_entered = False
-        self.told_of: Mapping[str, Callable[[], object]] = {"keras": self._keras_is_there}
+        self.import_hooks: Mapping[str, Callable[[], object]] = {"keras": self._keras_is_there}
 
     def is_available(self) -> bool:
         return _is_installed() and _is_built()

@@ -34,7 +34,7 @@ class TorchDriver:
     framework = "PyTorch"
     loaded_with = None
     namespace_of_new = "mylib"
-    told_of: Mapping[str, Callable[[], object]] = {}
+    import_hooks: Mapping[str, Callable[[], object]] = {}
     vocabulary = TorchVocabulary()
     requires_gradient = "call a model with parameters that require one, outside torch.no_grad()"
     options: Mapping[str, Option] = {

@@ -132,8 +132,8 @@ class Capture(Results[Row, GroupBy], Captured, Tool):
         return super().grads(name)
 
     def reset(self) -> None:
-        self.reset_evidence()
         """Forgets all results, and deletes their files, also inside a scope. Executions are counted from 0 on again."""
+        self.reset_evidence()
         with self._lock:
             self._counts.clear()
             self._recorded.clear()
