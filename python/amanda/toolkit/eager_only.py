@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from amanda import _core
 from amanda.core.op_context import OpContext
+from amanda.toolkit.frameworks import is_torch
 from amanda.toolkit.skips import Skips
 
 __all__ = ["check", "leaves_out"]
@@ -16,7 +17,7 @@ def check(context: OpContext, why: str) -> None:
         amanda.Error: it is an operator of a compiled function, or of another framework.
     """
     tool, op = context.tool, context.op.name
-    if not _is_of_pytorch(context):
+    if not is_torch(context):
         raise _core.Error(
             f"[{tool.name}] {type(tool).__name__} can't work on {op}: {why}; it is for PyTorch's operators alone"
         )
@@ -29,14 +30,10 @@ def check(context: OpContext, why: str) -> None:
 
 def leaves_out(context: OpContext, skips: Skips, why: str) -> bool:
     """For tools that look: True, and the operator is counted, if `check` would refuse it. It runs without the tool."""
-    if not _is_of_pytorch(context):
+    if not is_torch(context):
         skips.add("elsewhere", f"{context.op.name}: {why}")
         return True
     if context.is_symbolic:
         skips.add("compiled", f'{context.op.name}: {why}; compiled="eager" shows it')
         return True
     return False
-
-
-def _is_of_pytorch(context: OpContext) -> bool:
-    return context.namespace.startswith("pytorch/")

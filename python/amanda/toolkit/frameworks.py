@@ -1,13 +1,17 @@
-"""Operators of frameworks that a tool has no code for, and of TensorFlow where it cannot be edited."""
+"""The framework of an operator: what a tool has code for, and what it can edit there."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from amanda import _core
 from amanda.core.op_context import OpContext
-from amanda.driver.registry import vocabulary_of
-from amanda.toolkit.skips import Skips
+from amanda.driver.registry import access_to, vocabulary_of
 
-__all__ = ["is_eager", "is_torch", "leaves_out", "only_looks"]
+if TYPE_CHECKING:
+    from amanda.toolkit.skips import Skips  # which imports this module
+
+__all__ = ["is_compiled", "is_tensorflow", "is_torch", "leaves_out", "only_looks", "shows_after_run"]
 
 
 def leaves_out(context: OpContext, skips: Skips, *known: str) -> bool:
@@ -24,9 +28,19 @@ def is_torch(context: OpContext) -> bool:
     return context.namespace.startswith("pytorch/")
 
 
-def is_eager(context: OpContext) -> bool:
-    """True for an eager operator of TensorFlow."""
-    return context.namespace.startswith("tensorflow/") and context.namespace.endswith("/eager")
+def is_compiled(context: OpContext) -> bool:
+    """True for an operator in a function that torch.compile has compiled."""
+    return context.is_symbolic and is_torch(context)
+
+
+def is_tensorflow(context: OpContext) -> bool:
+    """True for an operator of TensorFlow, of a graph, a function or eager."""
+    return context.namespace.startswith("tensorflow/")
+
+
+def shows_after_run(context: OpContext) -> bool:
+    """True for an operator that tools are shown when it has run, as TensorFlow's eager operators."""
+    return not access_to(context.namespace, context.op.__name__).can_replace
 
 
 def only_looks(context: OpContext, speaker: str, edit: str) -> _core.Error:

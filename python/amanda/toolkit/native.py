@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from amanda._core import NativeRoutine
 from amanda.core.tool import NativeTool
+from amanda.toolkit.frameworks import is_torch
 
 if TYPE_CHECKING:
     from amanda import _cupti as cupti
@@ -32,6 +33,6 @@ def __getattr__(name: str) -> Any:
 
 def natively(context: OpContext) -> Any:
     """The module `torch_tools`, if the operator is one that PyTorch runs eagerly; else None."""
-    if context.is_symbolic or not context.namespace.startswith("pytorch/"):
+    if context.is_symbolic or not is_torch(context):
         return None
     return importlib.import_module("amanda._torch_tools")

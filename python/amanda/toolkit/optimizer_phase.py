@@ -12,6 +12,7 @@ from typing import Any
 from amanda.core.op_context import OpContext
 from amanda.core.tool import ON_DEMAND, Tool
 from amanda.driver.identity.frames import outwards
+from amanda.toolkit.frameworks import is_tensorflow
 
 __all__ = ["OptimizerPhase", "in_optimizer"]
 
@@ -37,7 +38,7 @@ class OptimizerPhase(Tool):
 
 def _made_by_optimizer(context: OpContext) -> bool:
     """True for an operator of a graph of TensorFlow that an optimizer made."""
-    if not (context.is_symbolic and context.namespace.startswith("tensorflow/")):
+    if not (context.is_symbolic and is_tensorflow(context)):
         return False
     from amanda.toolkit.parameters import of_tensorflow
 

@@ -15,6 +15,7 @@ from amanda.core.op_context import OpContext
 from amanda.core.tool import Tool
 from amanda.driver.identity import cells
 from amanda.reports.places import Place
+from amanda.toolkit.frameworks import is_torch
 from amanda.toolkit.native import natively
 from amanda.toolkit.schemas import ALLOCATES, COPIES, GROWS, WRITES_SOME, Sides
 
@@ -129,12 +130,12 @@ def _never(*operands: Any, **keywords: Any) -> None:
 
 def allocates(context: OpContext) -> bool:
     """True if the operator's results are memory without values."""
-    return context.namespace.startswith("pytorch/") and context.op.__name__ in ALLOCATES
+    return is_torch(context) and context.op.__name__ in ALLOCATES
 
 
 def may_pass_on(context: OpContext) -> bool:
     """True if a result of the operator may be in memory that had no values before, and has none after it."""
-    if not context.namespace.startswith("pytorch/"):
+    if not is_torch(context):
         return False
     name = context.op.__name__
     return name in COPIES or name in WRITES_SOME or name == "copy_" or Sides.of(context).may_be_view
@@ -142,7 +143,7 @@ def may_pass_on(context: OpContext) -> bool:
 
 def overwrites(context: OpContext) -> bool:
     """True if inputs may have no values, because the operator writes to them."""
-    return context.namespace.startswith("pytorch/") and bool(Sides.of(context).written)
+    return is_torch(context) and bool(Sides.of(context).written)
 
 
 def may_be_met(ops: str | Iterable[str] | None) -> bool:

@@ -19,6 +19,7 @@ from amanda.core.op_context import OpContext
 from amanda.core.tool import Tool
 from amanda.driver.identity import cells
 from amanda.reports.places import Place, PlaceRow
+from amanda.toolkit.frameworks import is_tensorflow, is_torch
 from amanda.toolkit.parameters.parameter import Parameter, in_parametrization
 
 __all__ = ["Covered", "Operand", "Parameter", "ParameterUse", "TellsParameters", "Unhandled", "in_parametrization"]
@@ -230,11 +231,11 @@ class _Looking(Tool):
 
 def _framework(context: OpContext) -> Any:
     """The module of this package for the operator's framework; None if there is none."""
-    if context.namespace.startswith("pytorch/"):
+    if is_torch(context):
         return importlib.import_module(f"{__name__}.of_torch")
     if not context.is_symbolic:
         return None
-    kind = "of_tensorflow" if context.namespace.startswith("tensorflow/") else "of_graph"
+    kind = "of_tensorflow" if is_tensorflow(context) else "of_graph"
     return importlib.import_module(f"{__name__}.{kind}")
 
 

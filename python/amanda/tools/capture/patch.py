@@ -108,7 +108,7 @@ class Patch(Tool):
                 raise ValueError(
                     f"[patch] {pattern.text!r} stands for several results, such as '{first}' and '{name}'; name one of them"
                 )
-            if frameworks.is_eager(context):
+            if frameworks.shows_after_run(context):
                 raise frameworks.only_looks(context, "patch", "patch")
             if of_torch and context.is_symbolic and Sides.of(context).may_be_view:
                 raise Error(

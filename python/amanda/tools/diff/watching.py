@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from amanda import OpContext, Run, Tool
-from amanda.toolkit import locks
+from amanda.toolkit import frameworks, locks
 from amanda.toolkit.arrays import REASONS
 from amanda.toolkit.evidence import Unseen, of_skips
 from amanda.toolkit.operators import Access, access_to
@@ -100,9 +100,9 @@ class Watching(Tool):
 
     def _analyze_backward(self, context: OpContext) -> None:
         is_leaf = context.backward_op.__name__ == ACCUMULATES
-        if is_leaf and not context.namespace.startswith("pytorch/"):
+        if is_leaf and not frameworks.is_torch(context):
             return  # it has no `.grad`
-        if _is_compiled(context):
+        if frameworks.is_compiled(context):
             self._unfollowed += 1
             return  # one for each forward operator, where eager mode has the nodes of autograd
         station = _station(context, lines=self._lines)
@@ -213,7 +213,7 @@ def _station(context: OpContext, *, lines: bool) -> Station:
         context.source,
         text,
         backward_op is None and Sides.of(context).may_be_view,
-        _is_compiled(context),
+        frameworks.is_compiled(context),
         names,
         parameters,
     )
@@ -237,12 +237,6 @@ def _is_fixed(gradient: Any) -> bool:
 
 def _names(parameter: str | tuple[str | None, ...] | None) -> tuple[str, ...]:
     return tuple(name or "" for name in (parameter if isinstance(parameter, tuple) else (parameter,)))
-
-
-def _is_compiled(context: OpContext) -> bool:
-    """True if the operator is in a function that torch.compile has compiled. Functions of TensorFlow are compared
-    with functions."""
-    return context.is_symbolic and context.namespace.startswith("pytorch/")
 
 
 def _copied(inputs: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from amanda import OpContext, Run, Tool, apply
-from amanda.toolkit import locks
+from amanda.toolkit import frameworks, locks
 from amanda.toolkit.native import NativeTool, tools
 
 COMPOSITE = (
@@ -104,7 +104,7 @@ class CompiledFlops(Tool):
     # ---- routines ---------------------------------------------------------------------------------------------------
 
     def _analyze(self, context: OpContext) -> None:
-        if not _is_compiled(context):
+        if not frameworks.is_compiled(context):
             return
         from amanda.toolkit.inner_calls import UnknownOperandError, shapes_of
 
@@ -123,7 +123,7 @@ class CompiledFlops(Tool):
             context.insert_after_op(self._list, outputs=[], name=context.op.name)
 
     def _analyze_backward(self, context: OpContext) -> None:
-        if _is_compiled(context) and context.op_id in self._operators:
+        if frameworks.is_compiled(context) and context.op_id in self._operators:
             operator, node = self._operators[context.op_id], context.backward_op.__name__
             context.insert_after_backward_op(self._after_backward, with_run=True, operator=operator, node=node)
 
@@ -182,10 +182,6 @@ class CompiledFlops(Tool):
                 sums[1] += flops
             self._uncounted.update(uncounted)
             self._products.update(uncounted)
-
-
-def _is_compiled(context: OpContext) -> bool:
-    return context.is_symbolic and context.namespace.startswith("pytorch/")
 
 
 @functools.lru_cache(_CACHED)

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from amanda import OpContext, Tool
-from amanda.toolkit import Arrays, Place, Skips, TellsSkips, locks
+from amanda.toolkit import Arrays, Place, Skips, TellsSkips, frameworks, locks
 from amanda.toolkit.arrays import known as arrays_of
 from amanda.toolkit.operators import vocabulary_of
 
@@ -61,7 +61,7 @@ class DeadUnits(TellsSkips, Tool):
         vocabulary = vocabulary_of(context.namespace)
         words = () if vocabulary is None else vocabulary.words_for(context.op.name)
         if not RELUS.isdisjoint((context.op.__name__, *words)):
-            is_last = context.namespace.startswith("tensorflow/")
+            is_last = frameworks.is_tensorflow(context)
             context.insert_after_op(self._look, outputs=[0], place=Place.of(context), is_last=is_last)
 
     def _look(self, output: Any, place: Place, is_last: bool) -> None:

@@ -182,7 +182,7 @@ class History(Results[Row, GroupBy], StepTool):
         self.add_inst_for_op(self._analyze_backward, backward=True, optional=True)
 
     def _analyze(self, context: OpContext) -> None:
-        sides = Sides.of(context) if context.namespace.startswith("pytorch/") else None
+        sides = Sides.of(context) if frameworks.is_torch(context) else None
         if sides is not None:
             self._loss_scales.analyze(context)
             if context.is_symbolic:
@@ -191,15 +191,14 @@ class History(Results[Row, GroupBy], StepTool):
             self._left_out.add(context.op_id)
         if sides is not None and sides.is_view:
             self._views.add(context.op_id)
-        if context.namespace.startswith("tensorflow/"):
+        if frameworks.is_tensorflow(context):
             self._of_variables.analyze(context)
 
     def _analyze_backward(self, context: OpContext) -> None:
-        if context.namespace.startswith("tensorflow/"):
+        if frameworks.is_tensorflow(context):
             self._of_variables.analyze(context)
             return
-        is_compiled = context.is_symbolic and context.namespace.startswith("pytorch/")
-        if not (is_compiled or eager_only.leaves_out(context, self._skips, WHY)):
+        if not (frameworks.is_compiled(context) or eager_only.leaves_out(context, self._skips, WHY)):
             self._gradients.analyze(context)
 
     def _variables(self) -> Iterator[tuple[str, Any]]:

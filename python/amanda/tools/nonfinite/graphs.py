@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from amanda import OpContext
-from amanda.toolkit import Skips, locks
+from amanda.toolkit import Skips, frameworks, locks
 from amanda.toolkit.arrays import REASONS, Arrays, arrays_of
+from amanda.toolkit.operators import access_to
 
 from . import rules
 from .finding import Operand, flattened
@@ -64,7 +65,8 @@ class GraphOperators:
 
     def analyze_backward(self, context: OpContext, at: At) -> None:
         # One operator may take the gradient, and another, of the same run, give what comes of it.
-        keeps = _is_compiled(context) or _shows_results_alone(context)  # incoming gradients are not shown once more
+        # Compiled code does not show incoming gradients once more.
+        keeps = frameworks.is_compiled(context) or _shows_results_alone(context)
         context.insert_before_backward_op(self._keep_incoming if keeps else self._on_incoming, with_run=True)
         shown: dict[str, Any] = {} if keeps else {"grad_outputs": None}
         context.insert_after_backward_op(_first(context, self._on_gradients), with_run=True, at=at, **shown)
@@ -175,7 +177,7 @@ class GraphOperators:
 def _first(context: OpContext, routine: Any) -> Any:
     """TensorFlow's operators wait for routines that may edit what they take, not for others. So what an operator makes is
     seen before what others make of it."""
-    if _is_compiled(context):
+    if frameworks.is_compiled(context):
         return routine
     waited_for: Any = lambda *operands, **given: routine(*operands, **given)  # noqa: E731
     waited_for.__name__ = waited_for.__qualname__ = routine.__name__
@@ -189,12 +191,8 @@ def _cause(at: At, outputs: Named, inputs: Named, inf: bool) -> str:
 
 
 def _shows_results_alone(context: OpContext) -> bool:
-    """True if the driver's routines after an operator are not shown the operator's inputs."""
-    return not context.namespace.startswith(("pytorch/", "tensorflow/"))
-
-
-def _is_compiled(context: OpContext) -> bool:
-    return context.namespace.startswith("pytorch/")
+    """True if a routine after an operator can't be shown its inputs, too."""
+    return not access_to(context.namespace, context.op.__name__).shows_both
 
 
 def _elements_of(array: Any, arrays: Arrays) -> _Elements:

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from amanda import OpContext, Tool
-from amanda.toolkit import MEMORY, NativeRoutine, Place, Skips, Unseen, natively, notebooks, warn_here
+from amanda.toolkit import MEMORY, NativeRoutine, Place, Skips, Unseen, frameworks, natively, notebooks, warn_here
 from amanda.toolkit.arguments import check_choice
 from amanda.toolkit.frames import line_of_code
 from amanda.toolkit.schemas import MOVES_GRADIENTS, Sides
@@ -419,7 +419,7 @@ class NaNSentinel(Tool):
 
 def _runs_in_torch(context: OpContext) -> bool:
     """True if PyTorch runs the operator when the program calls it."""
-    return context.namespace.startswith("pytorch/") and not context.is_symbolic
+    return frameworks.is_torch(context) and not context.is_symbolic
 
 
 def _count(named: Iterable[tuple[str, Any]]) -> int:

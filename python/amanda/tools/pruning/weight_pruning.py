@@ -206,7 +206,7 @@ class WeightPruning(TellsParameters, TellsSkips, Results[Row, GroupBy], Tool):
         if frameworks.leaves_out(context, self._skips):
             return
         if not frameworks.is_torch(context):
-            if not frameworks.is_eager(context):
+            if not frameworks.shows_after_run(context):
                 self._analyze_graph(context)
             elif self._where(context):
                 raise frameworks.only_looks(context, self._speaker, "prune")

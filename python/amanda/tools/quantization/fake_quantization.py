@@ -162,7 +162,7 @@ class FakeQuantization(Quantization):
     def _analyze(self, ops: str, side: Side, observers: Mapping[int | str, MakeObserver], context: OpContext) -> None:
         if frameworks.leaves_out(context, self._skips):
             return
-        if frameworks.is_eager(context):
+        if frameworks.shows_after_run(context):
             raise frameworks.only_looks(context, self._speaker, "quantize")
         taken: set[int | str] = set()
         self._parameters.asked(context)
