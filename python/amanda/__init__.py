@@ -9,9 +9,10 @@ from amanda.core import main_interpreter  # noqa: F401  # first of all
 # isort: split
 from amanda import _build, _core, ops, tool
 from amanda._core import Action, CacheInfo, Error, Operator, __version__
-from amanda.core import log_lines, other_project, write_check
+from amanda.core import log_lines, moved, other_project, write_check
 from amanda.core.coverage.report import CoverageReport
 from amanda.core.evidence import Evidence
+from amanda.core.near_names import did_you_mean
 from amanda.core.op_context import OpContext
 from amanda.core.op_run import Run
 from amanda.core.roots import root
@@ -30,7 +31,7 @@ from amanda.drivers.torch.builds import Builds
 from amanda.drivers.torch_compile import CompiledFunctions
 
 if TYPE_CHECKING:
-    from amanda import distributed, toolkit, tools
+    from amanda import distributed, research, toolkit, tools
     from amanda.core.program_points import points
     from amanda.reports.point_table import PointTable
     from amanda.reports.rank_report import report
@@ -46,10 +47,12 @@ else:
     }
 
     def __getattr__(name):
-        if name in ("distributed", "toolkit", "tools"):
+        if name in ("distributed", "research", "toolkit", "tools"):
             return importlib.import_module(f"amanda.{name}")
         if name not in _LATE:
-            raise AttributeError(f"module 'amanda' has no attribute {name!r}", name=name)
+            meant = "" if name.startswith("_") else did_you_mean(name, __all__, "amanda.{}")
+            unknown = f"module 'amanda' has no attribute {name!r}{meant}"
+            raise AttributeError(moved.message(f"amanda.{name}") or unknown, name=name)
         value = globals()[name] = getattr(importlib.import_module(_LATE[name]), name)
         return value
 
@@ -108,6 +111,7 @@ __all__ = [
     "ops",
     "points",
     "report",
+    "research",
     "root",
     "scheduled",
     "tool",

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from amanda.core.near_names import did_you_mean
 
 
-def refuse(where: str, given: str, function: Callable[..., Any]) -> NoReturn:
-    """Refuses a keyword. `function`: it has the keywords that there are.
+def check(where: str, given: Iterable[str], function: Callable[..., Any]) -> None:
+    """Refuses the first keyword that the function does not take.
+
+    Raises:
+        TypeError: there is one.
+    """
+    for name in given:
+        parameters = inspect.signature(function).parameters
+        if name not in parameters and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+            refuse(where, name, function)
+
+
+def refuse(where: str, given: str, *functions: Callable[..., Any]) -> NoReturn:
+    """Refuses a keyword. `functions`: they have the keywords that there are.
 
     Raises:
         TypeError: always.
     """
-    known = options(function)
-    meant = did_you_mean(given, known, "{}=", cutoff=0.5)
+    known = [option for function in functions for option in options(function)]
+    meant = did_you_mean(given, known, "{}=", cutoff=0.5 if len(given) < 4 else 0.65)
     raise TypeError(f"{where} has no option {given}={meant or '; its options are ' + ', '.join(known)}")
 
 

@@ -1,7 +1,8 @@
-"""Public names that have moved. Who imports one by its old name gets an error that has the new one."""
+"""Public names that have moved, and tools that are asked of `amanda`: the error has the name that there is."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -61,8 +62,18 @@ _MESSAGES = {old: f"{old} moved: {statement}" for old, statement in MODULES.item
 
 
 def message(old: str) -> str | None:
-    """The new name, as a sentence. None if `old` is no name that has moved."""
-    return _MESSAGES.get(old)
+    """The new name, as a sentence; or where a tool is that is asked of `amanda`. None if `old` is neither."""
+    if text := _MESSAGES.get(old):
+        return text
+    package, _, name = old.rpartition(".")
+    return _place(name) if package == "amanda" and name[:1].isupper() else None
+
+
+def _place(tool: str) -> str | None:
+    for package in ("amanda.tools", "amanda.research"):
+        if tool in importlib.import_module(package).__all__:
+            return f"{tool} is in {package}: from {package} import {tool}"
+    return None
 
 
 class _Finder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Never, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Never, NoReturn, Protocol, Self, cast
 
 from amanda import _core
 from amanda.core import keywords, paper_names, unmatched
@@ -99,6 +99,11 @@ class Tool:
 
     _alone = ""  # why a scope cannot have two of them; empty if it can
     _keeps_evidence = False  # when its results are forgotten, as after each step: it is looked at by another tool
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        keywords.check(f"[tool] {cls.__name__}", kwargs, cls.__init__)
+        make: Any = super().__new__
+        return cast(Self, make(cls) if make is object.__new__ else make(cls, *args, **kwargs))
 
     def __init__(self, name: str | None = None, **unknown: Never) -> None:
         paper_names.refuse(unknown, Tool.__init__)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Never, TypeVar
 
+from amanda.core import keywords
 from amanda.reports import exports, notebook
 from amanda.reports.arguments import check_choice
 from amanda.reports.data_frame import data_frame
@@ -59,7 +60,9 @@ class Results(Generic[RowT, ByT]):
         """
         return self._rows(self._checked(by))
 
-    def table(self, by: ByT | None = None, top: int | None = None, *, sort: str | None = None) -> Table:
+    def table(
+        self, by: ByT | None = None, top: int | None = None, *, sort: str | None = None, **unknown: Never
+    ) -> Table:
         """`rows` as a table for `rich.print`, `print` and notebooks.
 
         Names are never broken inside a part: where the terminal is narrow, they go on in the next line after a dot, or
@@ -73,9 +76,11 @@ class Results(Generic[RowT, ByT]):
             top: the number of rows to show; one more line stands for the others. By default, all rows are shown.
 
         Raises:
-            TypeError: `top` is not an integer.
+            TypeError: `top` is not an integer, or there is another keyword.
             ValueError: there is no such grouping or column, or `top` is negative.
         """
+        for name in unknown:
+            keywords.refuse(f"[{self._speaker}] table", name, Results.table)
         by = self._checked(by)
         rows, grouping = self._sorted(by, sort), self._groupings[by]
         columns, remarks = self._columns(by, rows), "\n".join(filter(None, self._remarks(by)))

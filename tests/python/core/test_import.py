@@ -56,7 +56,17 @@ def test_in_an_interpreter_that_an_embedding_program_makes_it_is_an_error():
 
 
 def test_names_that_few_programs_use_are_imported_when_they_are_asked_for(fresh_python):
-    late = ["points", "report", "trace", "tools", "toolkit", "distributed", "PointTable", "ScopeDescription"]
+    late = [
+        "points",
+        "report",
+        "trace",
+        "tools",
+        "toolkit",
+        "research",
+        "distributed",
+        "PointTable",
+        "ScopeDescription",
+    ]
     printed = fresh_python(f"""
         import sys, amanda
         print([name for name in {late} if name in vars(amanda)])

@@ -9,6 +9,8 @@ import pytest
 import torch
 from amanda.tools.flops import Flops
 from amanda.tools.profile import Profile
+from amanda.tools.pruning import MagnitudePruning
+from amanda.tools.quantization import FakeQuantization
 
 X = torch.ones(2, requires_grad=True)
 MODEL = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(12)))
@@ -137,9 +139,43 @@ KEYWORDS = {
     "[tool] mine.narrow has no option op=; did you mean ops=?": lambda: amanda.Tool("mine").narrow(op="linear"),
     "[tool] flops.narrow has no option module=; did you mean modules=?": (lambda: Flops().narrow(module="0")),
     "[tool] Tool has no option nme=; did you mean name=?": lambda: amanda.Tool(nme="mine"),
+    "[tool] Mine has no option speling=; did you mean spelling=?": lambda: Mine(speling=1),
+    "[tool] FakeQuantization has no option bits=; its options are inputs, outputs": lambda: FakeQuantization(bits=4),
+    "[pruning] MagnitudePruning has no option amount=; its options are sparsity, ops, where": (
+        lambda: MagnitudePruning(amount=0.5)
+    ),
+    "[profile] table has no option sort_by=; did you mean sort=?": lambda: Profile().table(sort_by="cuda_time_total"),
     "[scope] apply has no option compile=; did you mean compiled=?": lambda: amanda.apply(compile="graph"),
     "[scope] scheduled has no option schedul=; did you mean schedule=?": lambda: amanda.scheduled(schedul=3),
 }
+
+
+class Mine(amanda.Tool):
+    def __init__(self, spelling=0):
+        super().__init__()
+
+
+class TakesAll(amanda.Tool):
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+
+class Base:
+    def __new__(cls, given):
+        made = super().__new__(cls)
+        made.given = given
+        return made
+
+
+class OfTwo(amanda.Tool, Base):
+    def __init__(self, given):
+        super().__init__()
+
+
+def test_constructors_that_take_other_arguments():
+    assert TakesAll(quux=1).options == {"quux": 1}
+    assert OfTwo(given=2).given == OfTwo(2).given == 2
 
 
 @pytest.mark.parametrize("text", KEYWORDS)
@@ -167,6 +203,35 @@ def test_an_overload_is_no_path():
 
 
 # ---- analyses and routines ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schedule", "option"),
+    [
+        (lambda context: context.insert_before_backward_op(lambda one, two: None), "grad_outputs"),
+        (lambda context: context.insert_after_backward_op(lambda gradient: None), "grad_inputs"),
+    ],
+)
+def test_a_backward_routine_of_wrong_arity(schedule, option):
+    weight, bias = torch.ones(2, 2, requires_grad=True), torch.ones(2, requires_grad=True)
+    tool = tool_with(schedule, ops="linear", backward=True)
+    with (
+        pytest.raises(TypeError, match=r"takes 1 positional argument|missing 1 required") as caught,
+        amanda.apply(tool),
+    ):
+        torch.nn.functional.linear(torch.ones(1, 2), weight, bias).sum().backward()
+    note = f"[amanda] the routine gets all {option}; select with {option}=, as {option}=[0], or take *{option}"
+    assert caught.value.__notes__[1:] == [note]
+
+
+def test_a_function_that_a_routine_calls_wrongly():
+    def nothing():
+        pass
+
+    tool = tool_with(lambda context: context.insert_after_op(lambda output: nothing(output)), ops="relu")
+    with pytest.raises(TypeError, match="takes 0 positional arguments") as caught, amanda.apply(tool):
+        torch.relu(X)
+    assert len(caught.value.__notes__) == 1
 
 
 def double(output):

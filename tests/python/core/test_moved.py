@@ -45,6 +45,35 @@ def test_other_names_are_unknown_as_ever():
         importlib.import_module("amanda.tools.nothing")
 
 
+@pytest.mark.parametrize("name", ["Flops", "NaNSentinel", "ChannelPruning"])
+def test_a_tool_that_is_asked_of_amanda(name):
+    package = "amanda.research" if name == "ChannelPruning" else "amanda.tools"
+    text = f"^{name} is in {re.escape(package)}: from {re.escape(package)} import {name}$"
+    with pytest.raises(ImportError, match=text):
+        exec(f"from amanda import {name}")
+    with pytest.raises(AttributeError, match=text):
+        getattr(amanda, name)
+    exec(f"from {package} import {name}")
+
+
+def test_tools_and_their_modules_are_attributes(fresh_python):
+    printed = fresh_python("""
+        import amanda
+        print(amanda.tools.flops.Flops is amanda.tools.Flops, amanda.research.pruning.HeadPruning.__name__)
+        print(all(issubclass(getattr(amanda.tools, name), amanda.Tool) for name in amanda.tools.__all__))
+    """)
+    assert printed.split() == ["True", "HeadPruning", "True"]
+
+
+def test_similar_names():
+    with pytest.raises(
+        AttributeError, match=r"^module 'amanda.tools' has no attribute 'Flop'; did you mean amanda.tools.Flops\?$"
+    ):
+        _ = amanda.tools.Flop
+    with pytest.raises(AttributeError, match=r"^module 'amanda' has no attribute 'aply'; did you mean amanda.apply\?$"):
+        _ = amanda.aply
+
+
 def test_what_was_pickled_by_an_old_name_says_the_new_one():
     with pytest.raises(ImportError, match=r"import amanda.research.effective_path"):
         pickle.loads(b"camanda.tools.effective_path\nPath\n.")

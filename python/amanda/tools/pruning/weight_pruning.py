@@ -6,11 +6,12 @@ import importlib
 import sys
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Never
 
 from amanda import OpContext, Tool
 from amanda import ops as amanda_ops
 from amanda.toolkit import Column, Results, Skips, TellsSkips, Where, frameworks, fused_layers, locks, number_column
+from amanda.toolkit.arguments import refuse_option
 from amanda.toolkit.arrays import known
 from amanda.toolkit.operators import access_to
 from amanda.toolkit.parameters import ParameterUse, TellsParameters, in_parametrization
@@ -104,8 +105,14 @@ class WeightPruning(TellsParameters, TellsSkips, Results[Row, GroupBy], Tool):
     _sparsity: float | SparsitySchedule | None = None
 
     def __init__(
-        self, *, ops: str | Iterable[str] = OPS, where: Callable[[OpContext], object] = lambda context: True
+        self,
+        *,
+        ops: str | Iterable[str] = OPS,
+        where: Callable[[OpContext], object] = lambda context: True,
+        **unknown: Never,
     ) -> None:
+        for name in unknown:
+            refuse_option(f"[pruning] {type(self).__name__}", name, type(self).__init__, WeightPruning.__init__)
         super().__init__()
         self._where = Where("pruning", where)
         self._parameters = ParameterUse(self, "pruning")
