@@ -8,15 +8,19 @@ import re
 from amanda.core.near_names import did_you_mean
 
 _CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<known>.*)\)$")
+_PROGRAMS = (".py", ".pt2", ".onnx")
 _UNKNOWN = re.compile(r"unrecognized arguments: (?P<given>--[^\s=]+)")
 
 
 def hint(parser: argparse.ArgumentParser, message: str) -> str:
-    """The end of a message of argparse that suggests a command or an option. Empty if nothing is similar."""
+    """The end of a message of argparse that suggests what may be meant. Empty if nothing is similar."""
     if choice := _CHOICE.search(message):
+        if message.startswith("argument COMMAND:") and choice["given"].endswith(_PROGRAMS):
+            return f"; a command comes before the program, as in amanda profile {choice['given']}"
         return did_you_mean(choice["given"], re.findall(r"[^', ]+", choice["known"]))
     if unknown := _UNKNOWN.match(message):
-        return did_you_mean(unknown["given"], options(parser), "{}")
+        known = (option.removeprefix("--") for option in options(parser))
+        return did_you_mean(unknown["given"].removeprefix("--"), known, "--{}")
     return ""
 
 

@@ -12,6 +12,8 @@ from amanda.cli import exported_program, onnx_model
 from amanda.cli.program import Program
 from amanda.driver import protocol, registry
 
+_WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".h5", ".keras", ".gguf")
+
 
 def add(command: argparse.ArgumentParser) -> None:
     """The options of scopes, and a program with its arguments, which come last."""
@@ -39,8 +41,11 @@ def program_of(given: argparse.Namespace) -> Program | None:
         return Program.of_module(given.module)
     if not given.program:
         return None
+    suffix = os.path.splitext(given.program[0])[1]
+    if suffix in _WEIGHTS:
+        raise ValueError(f"{given.program[0]!r} is no program: give the script that loads it")
     made = {exported_program.SUFFIX: Program.of_exported, onnx_model.SUFFIX: Program.of_onnx}
-    make = made.get(os.path.splitext(given.program[0])[1], Program.of_script)
+    make = made.get(suffix, Program.of_script)
     try:
         return make(given.program)
     except OSError as error:
@@ -51,7 +56,10 @@ def required(given: argparse.Namespace) -> Program:
     """The same, where there must be one."""
     program = program_of(given)
     if program is None:
-        raise ValueError("expected a script, or -m and a module, or a .pt2 or .onnx file")
+        values = vars(given).items()
+        taken = next((name for name, value in values if isinstance(value, str) and value.endswith(".py")), "")
+        why = f"; --{taken} took {getattr(given, taken)!r} as its value" if taken else ""
+        raise ValueError(f"expected a script, or -m and a module, or a .pt2 or .onnx file{why}")
     return program
 
 

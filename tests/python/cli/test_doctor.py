@@ -236,6 +236,7 @@ def test_compiled_functions_run_as_asked_for(doctor):
     ("arguments", "says"),
     [
         (["nowhere.py"], "amanda doctor: error: can't open 'nowhere.py': No such file or directory"),
+        (["m.safetensors"], "amanda doctor: error: 'm.safetensors' is no program: give the script that loads it"),
         (["-m"], "amanda doctor: error: argument -m: expected a module"),
         (["--top", "-1", "x.py"], "amanda doctor: error: argument --top: expected a number of rows, got -1"),
     ],

@@ -108,6 +108,11 @@ def test_a_program_without_operators(ls):
     [
         (["nowhere.py"], "amanda ls: error: can't open 'nowhere.py': No such file or directory"),
         ([], "amanda ls: error: expected a script, or -m and a module, or a .pt2 or .onnx file"),
+        (
+            ["--json", "train.py"],
+            "amanda ls: error: expected a script, or -m and a module, or a .pt2 or .onnx file; --json took 'train.py' as "
+            "its value",
+        ),
         (["-m"], "amanda ls: error: argument -m: expected a module"),
         (["--top", "-1", "script.py"], "amanda ls: error: argument --top: expected a number of rows, got -1"),
         (
