@@ -54,6 +54,37 @@ def test_the_first_use_of_a_process_on_threads_that_often_switch(forked_python, 
         forked_python(FIRST_USE, "1e-6", when)
 
 
+# A forked child has no scope: it runs the code without taps, whether the parent has compiled the function before or not.
+FORK = """
+import os, sys
+import amanda, torch
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+x = torch.randn(4, 8, requires_grad=True)
+expected, twice = torch.autograd.grad(model(x).sum(), x)[0], model[2](model[1](model[0](x)) * 2)
+compiled, ran = torch.compile(model, backend="aot_eager"), []
+doubled = amanda.Tool("doubled")
+doubled.add_inst_for_op(lambda c: c.insert_after_op(lambda y: (ran.append(1), y * 2)[1]), ops="relu")
+with amanda.apply(doubled, compiled="graph"):
+    if sys.argv[1] == "compiled before":
+        compiled(x)
+    before = len(ran)
+    child = os.fork()
+    if child == 0:
+        gradient = torch.autograd.grad(compiled(x).sum(), x)[0]
+        os._exit(0 if torch.equal(gradient, expected) and len(ran) == before else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert torch.equal(compiled(x), twice) and len(ran) == before + 1, ran
+"""
+
+
+@pytest.mark.parametrize("when", ["compiled before", "not yet compiled"])
+def test_a_forked_child(forked_python, when):
+    forked_python(FORK, when)
+
+
 @pytest.fixture
 def often_switched():
     interval = sys.getswitchinterval()
