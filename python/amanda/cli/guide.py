@@ -35,6 +35,8 @@ TASKS = (
          "onnx export exported exporter differ differs different node wrong results onnxruntime runtime quantized qdq"),
     Task("\"modified by an inplace operation\"", "amanda inplace train.py",
          "modified inplace place write wrote version backward error variable needed gradient computation"),
+    Task("\"backward through the graph a second time\"", "amanda inplace train.py",
+         "trying backward through graph second time retain_graph freed saved twice error detach hidden"),
     Task("a parameter gets no gradient: where is the path cut?", "amanda gradients train.py",
          "gradient gradients none zero parameter parameters path cut detach grad frozen train update updated requires"),
     Task("training goes wrong: since when?", "amanda watch train.py",
