@@ -105,7 +105,7 @@ class Finding:
         if not first:
             head = head.replace("the first", "an" if what == "infinity" else "a", 1)
         lines = [head + (f"; {self.beginning}" if self.beginning else ""), *([f"  {self.line}"] if self.line else [])]
-        lines += [f"  {operand}" for operand in (*self.outputs, *self.inputs)]
+        lines += [f"  {line}" for line in (*self.outputs, *_listed(self.inputs))]
         lines += [f"  an infinity before it: {self.infinity}"] if self.infinity else []
         lines += [f"  cause: {self.cause}"] if self.cause else []
         lines += [f"  {self._hint}"] if self._hint else []
@@ -163,6 +163,23 @@ class NonfiniteError(ArithmeticError):
 
 class NonfiniteWarning(UserWarning):
     """The same, as a warning."""
+
+
+MOST_LISTED = 8  # inputs, as of an operator that stacks a batch
+
+
+def _listed(inputs: tuple[Operand, ...]) -> list[Operand | str]:
+    """All inputs; of many, those that are not finite or were not read, if there are such, and a count of the others."""
+    shown = [one for one in inputs if one.nans is None or one.nans or one.infs]
+    if len(inputs) <= MOST_LISTED or not shown:
+        shown = list(inputs)
+    left_out = len(inputs) - len(shown)
+    more = [f"and {left_out} more, without a NaN or an infinity"] if left_out else []
+    return [
+        *shown[:MOST_LISTED],
+        *([f"and {len(shown) - MOST_LISTED} more"] if len(shown) > MOST_LISTED else []),
+        *more,
+    ]
 
 
 _HEADINGS = ("operand", "dtype", "shape", "device", "elements", "NaN", "infinite", "zero", "least", "most")
