@@ -20,6 +20,11 @@ from .rows import GROUPINGS, LONE, GroupBy
 from .tolerances import Tolerances
 from .watching import Seen
 
+_HOW_MATCHED = (
+    "operators of other code are compared if they have the same type, and a tensor with the same elements or a module with "
+    "the same name"
+)
+
 
 class Differences(Results[Any, GroupBy]):
     """Rows by "id" (the default) are causes in the order in which they were found, then the operators that only one run
@@ -100,6 +105,8 @@ class Differences(Results[Any, GroupBy]):
         count = counted(largest.operators, "operator")
         if largest.kind in LONE:
             lone = counted(len(self._rows("id")), "operator")
+            if self.parting is not None:
+                return f"{self.parting}\n{_HOW_MATCHED}"
             return (
                 f"only one of the runs has, or runs so often, {lone}: first {name} at {largest.where}, {largest.kind}"
             )
