@@ -310,6 +310,28 @@ def test_a_port_of_other_code_is_compared(tmp_path, names, monkeypatch):
     assert all(not row.backward_op for row in operators)
 
 
+def test_an_operator_in_place_of_another_and_whether_it_moved_a_result(tmp_path):
+    """Heads of attention that are repeated in another order, of equal and of other heads."""
+
+    def run(x, repeats):
+        y = repeats(x, 2)
+        return y.softmax(-1) * 2
+
+    def interleaved(x, times):
+        return x.repeat_interleave(times, 0)
+
+    def repeated(x, times):
+        return x.repeat(times, 1)
+
+    for x, moves in ((torch.randn(2, 4), True), (torch.randn(1, 4).repeat(2, 1), False)):
+        with Recorder(tmp_path / f"{moves}") as recorder, amanda.apply(recorder):
+            run(x, interleaved)
+        with amanda.apply(diff := CausalDiff(tmp_path / f"{moves}")):
+            run(x, repeated)
+        assert [row.name.partition(".")[0] for row in diff.rows()] == ["aten::repeat", "aten::repeat_interleave"]
+        assert ("went on with the reference's results" in diff.answer()) == moves
+
+
 def test_an_argument_changes_beside_an_operator_that_only_the_reference_has(tmp_path):
     def run(port=False):
         torch.manual_seed(0)
