@@ -42,7 +42,8 @@ TASKS = (
     Task("training goes wrong: since when?", "amanda watch train.py",
          "loss diverges diverge vanishing exploding gradient norm dead relu learn learning update watch explodes"),
     Task("it runs, and learns nothing, or badly: a mistake?", "amanda check train.py",
-         "mistake wrong learns learn nothing bug silent broadcast zero_grad eval dropout lint check rules accuracy poor"),
+         "mistake wrong learns learn nothing bug silent broadcast zero_grad eval dropout lint check rules accuracy poor "
+         "loss negative decrease decreases constant stuck validation batch_first"),
     Task("which operators run, and where?", "amanda ls train.py", "operators operator ops list graph layers shapes runs"),
     Task("which lines wait for the device?", "amanda ls --ops item,nonzero,is_nonzero train.py",
          "synchronize sync wait waits device cuda item gpu"),

@@ -40,8 +40,7 @@ def cause_of(name: str, outputs: Named, inputs: Named, inf: bool, again: Callabl
     result = next((value for _, value in outputs if isinstance(value, torch.Tensor) and _bad(value, inf).any()), None)
     if result is None:
         return ""
-    cause = next(filter(None, _causes(name.strip("_"), result, inputs, inf, again)), "")
-    return f"{cause}{_is_not_used(dict(inputs), _bad(result, inf))}" if cause else ""
+    return next(filter(None, _causes(name.strip("_"), result, inputs, inf, again)), "")
 
 
 def _causes(
@@ -63,15 +62,15 @@ def _causes(
     yield _of_exponential(name, dict(inputs), result, bad)
 
 
-def _is_not_used(inputs: dict[str, Any], bad: torch.Tensor) -> str:
-    """A hint, where the gradient that a backward operator got is zero: zero times infinity."""
-    values = _elements(inputs.get("grad_output 0"), bad)
-    if values is None or bool((values[bad] != 0).any()):
-        return ""
-    return (
-        "; grad_output 0 is zero there, as where torch.where leaves out the result: let it choose the operand before the "
-        "operator instead"
-    )
+def is_unused(outputs: Named, inputs: Named, inf: bool) -> bool:
+    """True if the gradient that a backward operator got is zero at all elements that are not finite now: zero times
+    infinity."""
+    given = dict(inputs).get("grad_output 0")
+    if not isinstance(given, torch.Tensor) or not _are_plain([given, *(value for _, value in outputs)]):
+        return False
+    tensors = [value for _, value in outputs if isinstance(value, torch.Tensor)]
+    bad = next((_bad(value, inf) for value in tensors if _bad(value, inf).any()), None)
+    return bad is not None and given.shape == bad.shape and not bool((given[bad] != 0).any())
 
 
 def _of_nothing(name: str, inputs: dict[str, Any]) -> str:

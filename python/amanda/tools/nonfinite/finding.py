@@ -137,7 +137,12 @@ class Finding:
 
     @property
     def _hint(self) -> str:
-        """A hint where to look on. With `inf`, no input of an operator that produced some is infinite."""
+        """A hint what to change, or where to look on. With `inf`, no input of a producer is infinite."""
+        if self.kind == "produced" and self.chain and self.chain[-1].is_unused:
+            return (
+                "the gradient that it got is zero there, as where torch.where leaves the result out: let torch.where "
+                "choose the operand before the operator, not the result"
+            )
         infinite = [one.name for one in self.inputs if one.infs and one.dtype != "float"]
         if self.kind != "produced" or self.infinity or self.chain or not infinite:
             return ""
