@@ -17,9 +17,10 @@ class FindWrites(Command):
     name = "inplace"
     description = (
         'Runs a program. If it ends with PyTorch\'s error "modified by an inplace operation", prints which operator had '
-        "saved the tensor, which have written to it since, and what to change. The exit status is 0 if there was no such "
-        "error, 1 if there was one, 3 if the program fails by itself, and with --strict 4 if something ran that was not "
-        "looked at."
+        'saved the tensor, which have written to it since, and what to change. If it ends with "backward through the graph '
+        'a second time", prints which operator goes on with the graph of an earlier pass. The exit status is 0 if there '
+        "was no such error, 1 if there was one, 3 if the program fails by itself, and with --strict 4 if something ran "
+        "that was not looked at."
     )
     example = "amanda inplace train.py"
 

@@ -9,7 +9,8 @@ calls a `BackwardListener` before and after each backward pass, with a `Backward
 about forward-mode differentiation. `after_all_modules` calls a hook after each call of a module. The other names are
 torch's own, and are the same in all versions of torch for which there is a driver.
 
-`explained_by` asks a tool about PyTorch's error "modified by an inplace operation", where a backward pass raises it;
+`explained_by` asks a tool about two of PyTorch's errors, where a backward pass raises them: "modified by an inplace
+operation", and "backward through the graph a second time".
 `next_sequence_number` is what a thread's next node of the backward graph gets as `_sequence_nr()`.
 """
 

@@ -59,6 +59,70 @@ def test_the_good_program_has_none(name):
     assert run(BY_NAME[name].good, Check()) == []
 
 
+KINDS = [
+    ("softmax-before-loss", "F.kl_div(model(x).softmax(-1), torch.full((4, 3), 1 / 3), reduction='sum').backward()"),
+    ("no-log-softmax", "F.kl_div(model(x), torch.full((4, 3), 1 / 3), reduction='sum').backward()"),
+    ("no-log-softmax", "F.nll_loss(nn.Conv2d(4, 3, 1)(x.view(1, 4, 2, 2)), torch.ones(1, 2, 2).long()).backward()"),
+    ("one-class", "F.binary_cross_entropy(nn.Linear(4, 1)(x).softmax(1), torch.ones(4, 1)).backward()"),
+    ("one-class", "F.cross_entropy(nn.Conv2d(4, 1, 1)(x.view(2, 4, 1, 2)), torch.zeros(2, 1, 2).long()).backward()"),
+    (
+        "batch-axis",
+        """
+        layer = nn.TransformerEncoderLayer(4, 2, 8)
+        for _ in range(2):
+            F.mse_loss(layer(torch.randn(4, 5, 4)).mean((1, 2)), torch.zeros(4)).backward()
+        """,
+    ),
+    (
+        "tied-by-memory",
+        """
+        layers = [nn.Linear(4, 4) for _ in range(2)]
+        layers[1].weight.data = layers[0].weight.data.t().t()
+        optimizer = torch.optim.Adam([one for layer in layers for one in layer.parameters()])
+        layers[1](layers[0](x)).sum().backward()
+        optimizer.step()
+        """,
+    ),
+    (
+        "parameter-not-in-optimizer",
+        """
+        layers = [nn.Linear(4, 4)]
+        for _ in range(3):
+            optimizer.zero_grad()
+            F.cross_entropy(model(layers[0](x)), labels).backward()
+            optimizer.step()
+        """,
+    ),
+]
+RIGHT = [
+    """
+    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+    for _ in range(2):
+        F.mse_loss(layer(torch.randn(4, 5, 4)).mean((1, 2)), torch.zeros(4)).backward()
+    """,
+    """
+    layer = nn.TransformerEncoderLayer(4, 2, 8)
+    for _ in range(2):
+        F.mse_loss(layer(torch.randn(5, 4, 4)).mean((0, 2)), torch.zeros(4)).backward()
+    """,
+    """
+    layer, head = nn.LSTM(4, 8), nn.Linear(8, 1)
+    for steps in (4, 6):  # as many steps as examples, once
+        F.mse_loss(head(layer(torch.randn(steps, 4, 4))[0][-1])[:, 0], torch.zeros(4)).backward()
+    """,
+]
+
+
+@pytest.mark.parametrize(("name", "program"), KINDS)
+def test_mistakes_of_the_same_kind(name, program):
+    assert [one.rule for one in run(program, Check())] == [name]
+
+
+@pytest.mark.parametrize("program", RIGHT)
+def test_right_programs_that_look_alike(program):
+    assert run(program, Check()) == []
+
+
 def run_on_a_rank(rank, path):
     torch.set_num_threads(1)
     found = {}

@@ -98,6 +98,37 @@ def test_a_network_that_no_optimizer_has_is_meant_so():
     tool = train(model, loss, optimizer=torch.optim.SGD(model.parameters(), 0.1))
     assert tool.findings() == []
     assert "4 parameters got none, and no optimizer has them" in tool.answer()
+    assert "has them: " not in tool.answer()
+
+
+def test_layers_that_no_optimizer_has_are_told():
+    """In a list, which registers nothing. They may be meant, as a network that measures a distance."""
+
+    class Listed(nn.Module):
+        def __init__(self, kind):
+            super().__init__()
+            self.first, self.blocks = nn.Linear(4, 4), kind(nn.Linear(4, 4) for _ in range(2))
+
+        def forward(self, x):
+            x = self.first(x)
+            for block in self.blocks:
+                x = block(x).tanh()
+            return x
+
+    answers = []
+    for kind in (list, nn.ModuleList):
+        model, tool = Listed(kind), GradientCuts()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with amanda.apply(tool):
+            for _ in range(2):
+                optimizer.zero_grad()
+                model(torch.ones(1, 4)).sum().backward()
+                optimizer.step()
+        assert not any(row.is_finding for row in tool.rows())
+        answers.append(tool.answer())
+    told = re.search("4 parameters got a gradient, and no optimizer that took a step has them: (.*);", answers[0])[1]
+    assert set(told.split(", ")) == {"weight", "bias", "weight #2", "bias #2"}
+    assert "has them" not in answers[1]
 
 
 def test_a_learning_rate_of_zero():

@@ -72,7 +72,9 @@ def test_an_optimizer_between_forward_and_backward():
     (found,), _ = explained(program)
     assert (found.parameter, found.saver.module_path, found.operand) == ("2.weight", "2", "weight")
     assert [write.by_optimizer for write in found.writes] == [True]
-    assert found.remedy == "run the forward pass again after the step, or call backward() before it"
+    assert found.remedy.startswith(
+        "run the forward pass again after the step, or call backward() before it; detach() what is"
+    )
 
 
 class Layer(nn.Module):

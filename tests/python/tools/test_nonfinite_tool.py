@@ -155,6 +155,18 @@ def test_what_backward_operators_have_saved_is_an_input_of_theirs(waits):
     assert (found.kind, found.name, found.backward_op) == ("given", "aten::linear", "")
 
 
+def test_of_many_operands_those_that_are_not_finite_are_listed():
+    parts = [torch.ones(2) for _ in range(40)]
+    parts[17] = torch.tensor([1.0, torch.nan])
+    with pytest.raises(NonfiniteError) as raised, amanda.apply(NaNSentinel()):
+        torch.stack(parts)
+    finding = raised.value.finding
+    assert len(finding.inputs) == 40
+    listed = [line for line in str(finding).split("\n") if "tensors[" in line]
+    assert listed == ["  input tensors[17]: float32 [2] on cpu: 1 of 2 NaN, from 1 to 1"]
+    assert "  and 39 more, without a NaN or an infinity" in str(finding)
+
+
 def test_the_rest_is_counted_as_propagated():
     sentinel = NaNSentinel(action="warn")
     with warnings.catch_warnings(record=True) as warned, amanda.apply(sentinel):
@@ -293,7 +305,14 @@ CAUSES = [
         (torch.zeros(2, 3), torch.full((2,), -100)),
         "input target is -100, which is ignored, at all 2 elements",
     ),
-    (torch.exp, (torch.tensor([1e4], dtype=torch.float64),), ""),
+    (
+        torch.exp,
+        (torch.tensor([1e4], dtype=torch.float64),),
+        "input self is greater than 709.8, where exp of float64 ends",
+    ),
+    (torch.expm1, (torch.tensor([1e4]),), "input self is greater than 88.72, where expm1 of float32 ends"),
+    (torch.addcdiv, (X, X + 1, torch.tensor([0.0, 1.0])), "input tensor2 is zero"),
+    (torch.cosh, (torch.tensor([1e4], dtype=torch.float64),), ""),
 ]
 
 
@@ -309,6 +328,54 @@ def test_a_cause_is_what_computing_it_again_confirms(operator, inputs, cause):
     assert found.cause.startswith(cause)
     assert bool(found.cause) == bool(cause)
     assert torch.equal(state, torch.get_rng_state())
+
+
+def twins(values):
+    return torch.stack([torch.eye(3), torch.diag(torch.tensor([1.0, 2.0, 3.0]))]).mul(values)
+
+
+def ctc(scores):
+    targets = torch.tensor([[1, 2, 3], [1, 1, 1]])  # equal neighbours need a blank between them: 5 steps
+    lengths = torch.tensor([4, 4]), torch.tensor([3, 3])
+    return torch.nn.functional.ctc_loss(scores.log_softmax(-1), targets, *lengths)
+
+
+UNUSED = "the gradient that it got is zero there, as where torch.where leaves the result out"
+# A function, where it is differentiated, the node that makes what is not finite, and its cause
+DERIVATIVES = [
+    (lambda x: x.pow(0.5).sum(), torch.tensor([0.0, 1.0]), "PowBackward0", "saved self is zero"),
+    (lambda x: (x ** torch.tensor([0.5, 2.0])).sum(), torch.tensor([0.0, 1.0]), "PowBackward1", "saved self is zero"),
+    (lambda x: torch.linalg.svd(twins(x))[0].sum(), torch.tensor(2.0), "LinalgSvdBackward0",
+     "saved S has equal values"),
+    (lambda x: torch.linalg.eigh(twins(x))[1].sum(), torch.tensor(2.0), "LinalgEighBackward0",
+     "saved eigenvalues has equal values"),
+    (lambda x: x.atanh().sum(), torch.tensor([1.0, 0.0]), "AtanhBackward0", "saved self is 1 or -1"),
+    (lambda x: torch.where(x > 0, x.sqrt(), 0.0).sum(), torch.tensor([0.0, 1.0]), "SqrtBackward0",
+     "saved result is zero"),
+    (ctc, torch.randn(4, 2, 5), "CtcLossBackward0",
+     "the loss of 1 of 2 examples is infinite: the target is longer than its input allows"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "at", "node", "cause"), DERIVATIVES, ids=[one[2] for one in DERIVATIVES])
+def test_the_cause_of_a_derivative(function, at, node, cause):
+    x = at.clone().requires_grad_()
+    sentinel = NaNSentinel(action="warn", inf=node != "CtcLossBackward0")
+    with warnings.catch_warnings(), amanda.apply(sentinel):
+        warnings.simplefilter("ignore")
+        function(x).backward()
+    assert not torch.isfinite(x.grad).all()
+    found = next(one for one in sentinel.findings() if one.backward_op)
+    assert (found.backward_op, found.kind) == (node, "produced")
+    assert found.cause.startswith(cause)
+    assert (UNUSED in str(found)) == (node == "SqrtBackward0")
+
+
+def test_a_gradient_that_is_infinite_is_the_cause_itself():
+    x = torch.tensor([0.0], requires_grad=True)
+    with pytest.raises(NonfiniteError) as raised, amanda.apply(NaNSentinel()):
+        (x.pow(2.0) * torch.inf).sum().backward()
+    assert "saved self is zero" not in raised.value.finding.cause
 
 
 def test_looking_for_a_cause_leaves_random_numbers_as_they_are():

@@ -1,4 +1,4 @@
-"""Errors of backward passes that somebody can explain: a tensor that a node had saved was written to since."""
+"""Errors of backward passes that somebody can explain: a tensor that a node had saved was written to since, or is freed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 OVERWRITTEN = "modified by an inplace operation"
-"""The part of PyTorch's error that says which it is."""
+FREED = "backward through the graph a second time"
+"""The parts of PyTorch's errors that say which they are."""
 OVERWRITTEN_NOTE = "[inplace] "
 """How the notes begin that explain it."""
 
@@ -38,7 +39,8 @@ def explained_by(explain: Explain) -> Iterator[None]:
 
 def add_note(error: RuntimeError, began: Sequence[Any]) -> None:
     """Adds what is known, once: a pass inside of another one raises the same error in both."""
-    if OVERWRITTEN not in str(error) or is_explained(error):
+    told = str(error)
+    if (OVERWRITTEN not in told and FREED not in told) or is_explained(error):
         return
     try:
         texts = [explain(error, began) for explain in reversed(_explainers)]
@@ -46,7 +48,7 @@ def add_note(error: RuntimeError, began: Sequence[Any]) -> None:
         texts = [f"what wrote cannot be found: {failure!r}"]
     if any(texts):
         error.add_note(f"{OVERWRITTEN_NOTE}{next(filter(None, texts))}")
-    elif not texts:
+    elif not texts and OVERWRITTEN in told:
         error.add_note(f"{OVERWRITTEN_NOTE}{_hint()}")
 
 

@@ -25,6 +25,7 @@ class BackwardCall(NamedTuple):
     tensors: Sequence[Any]  # where it begins, as the loss
     inputs: Sequence[Any]  # whose gradients are asked for; if it is empty, those of all leaves
     accumulates: bool  # or else it returns the gradients, as torch.autograd.grad does
+    keeps_graph: bool  # what its nodes have saved
     is_nested: bool  # another one runs it, as for a reentrant checkpoint
 
 
@@ -115,7 +116,9 @@ def _call_of(
     accumulate_grad: bool = False,
 ) -> BackwardCall:
     """The parameters are those of the engine."""
-    return BackwardCall(tuple(tensors), tuple(inputs or ()), bool(accumulate_grad), port.graph_task_id() >= 0)
+    return BackwardCall(
+        tuple(tensors), tuple(inputs or ()), bool(accumulate_grad), bool(keep_graph), port.graph_task_id() >= 0
+    )
 
 
 def _caught(recompute: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,7 +22,8 @@ def producer(tensor: Any, *, keeps_axes: bool = False) -> Any:
     return node
 
 
-_PRODUCTS = ("Addmm", "Mm", "Bmm", "Baddbmm", "Addbmm", "Linear", "Convolution", "MkldnnConvolution")
+PRODUCTS = ("Addmm", "Mm", "Bmm", "Baddbmm", "Addbmm", "Linear", "Convolution", "MkldnnConvolution")
+"""The kinds of nodes of matrix products and convolutions."""
 _MOST = 20_000  # nodes of a graph that are looked at
 
 
@@ -38,7 +39,7 @@ def products_behind(tensor: Any) -> list[Any]:
             continue
         seen.add(node)
         metadata = getattr(node, "_input_metadata", ())
-        if kind(node) in _PRODUCTS and metadata:
+        if kind(node) in PRODUCTS and metadata:
             found.append(metadata[0].dtype)
         todo += [one for one, _ in node.next_functions]
     return found

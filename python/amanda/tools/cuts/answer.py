@@ -67,7 +67,21 @@ def _remarks(program: Program) -> list[str]:
     texts = [f"{counted(count, 'parameter')} {what}" for count, what in parts if count]
     if program.failed:
         texts.append(f"{_passes(program.failed)} failed, and were not judged")
-    return ["; ".join(texts)] if texts else []
+    return [*_not_in_optimizers(program), *(["; ".join(texts)] if texts else [])]
+
+
+def _not_in_optimizers(program: Program) -> list[str]:
+    """Those of networks that are in no optimizer as a whole. They may be meant, so they are no findings."""
+    every = program.parameters
+    found = [one for one in every.all() if every.steps and not one.groups and one.requires_grad]
+    found = [one for one in found if one.verdict in ("ok", "partial") and not every.not_updated(one)]
+    if not found:
+        return []
+    more = f" and {len(found) - MOST:,} more" if len(found) > MOST else ""
+    names = f"{', '.join(one.name for one in found[:MOST])}{more}"
+    why = "networks that are not to be trained, or layers that parameters() does not list, as those of a list of Python"
+    count = counted(len(found), "parameter")
+    return [f"{count} got a gradient, and no optimizer that took a step has them: {names}; {why}"]
 
 
 def _passes(count: int) -> str:

@@ -32,6 +32,7 @@ class Cause:
     max_rel: float | None = None
     ulps: tuple[float, float] | None = None  # of errors: the reference's, and this run's
     read: set[str] = dataclasses.field(default_factory=set)  # what the reference read instead
+    arguments: str = ""  # of an input that differs: what differs besides
 
     def add(self, station: Station, run: int, found: Any) -> None:
         self.runs.add((station.id, run))
@@ -139,6 +140,8 @@ class Comparison:
             sources = [theirs.source(tensor, backward=backward) for tensor in cause.read]
             if sources and None not in sources:  # the reference has it from an operator that this run does not have
                 theirs.readers.update(sources)
+                if cause.arguments:
+                    found.append(dataclasses.replace(cause, kind="operator", note=cause.arguments).row())
             else:
                 found.append(cause.row())
         causes = {op_id for op_id, _ in self._tainted}
@@ -200,7 +203,7 @@ class Comparison:
         if others and seen.are_views:
             return None  # the operator that computes with it is compared
         if others:
-            return self._add_inputs(station, run, output, found, others)
+            return self._add_inputs(station, run, output, found, others, arguments)
         if station.backward_op and seen.are_fixed and self._gradient is not None and set(seen.inputs) == {"None"}:
             return self._gradient  # it takes what another operator of the gradient function made, which is not shown
         if sources and not arguments:
@@ -242,11 +245,20 @@ class Comparison:
         """True if it reads values that its forward operator saved in a run that differed."""
         return bool(station.backward_op) and (station.op_id, forward) in self._tainted
 
-    def _add_inputs(self, station: Station, run: int, output: int, found: Any, changes: Sequence[Change]) -> Hashable:
+    def _add_inputs(
+        self,
+        station: Station,
+        run: int,
+        output: int,
+        found: Any,
+        changes: Sequence[Change],
+        arguments: Sequence[Change] = (),
+    ) -> Hashable:
         parameters = [name for change in changes for name in change.changed_parameters]
         if station.accumulates and parameters:
             parameters = ["gradient", *parameters]  # the parameter may be another cause
         key = self._add(station, run, output, found, "input", ", ".join(map(str, changes)), parameters)
+        self.causes[key].arguments = self.causes[key].arguments or ", ".join(map(str, arguments))
         for change in changes:
             self.causes[key].read |= {theirs for theirs, _ in change.pairs}
             self.consequences.add((ours for _, ours in change.pairs), key)

@@ -20,6 +20,11 @@ from .rows import GROUPINGS, LONE, GroupBy
 from .tolerances import Tolerances
 from .watching import Seen
 
+_HOW_MATCHED = (
+    "operators of other code are compared if they have the same type, and a tensor with the same elements or a module with "
+    "the same name"
+)
+
 
 class Differences(Results[Any, GroupBy]):
     """Rows by "id" (the default) are causes in the order in which they were found, then the operators that only one run
@@ -100,9 +105,11 @@ class Differences(Results[Any, GroupBy]):
         count = counted(largest.operators, "operator")
         if largest.kind in LONE:
             lone = counted(len(self._rows("id")), "operator")
-            return (
+            first = (
                 f"only one of the runs has, or runs so often, {lone}: first {name} at {largest.where}, {largest.kind}"
             )
+            parting = f"{self.parting}\n{_HOW_MATCHED}" if self.parting is not None else ""
+            return "\n".join(filter(None, [parting or first, self._went_on]))
         which = "the only change" if len(changes) == 1 else f"the largest of {len(changes):,} changes"
         what = " ".join(filter(None, [largest.note, f"in {name}", f"at {largest.where}" if largest.where else ""]))
         size = "" if largest.max_abs is None else f", which moves results by up to {largest.max_abs:.4g}"

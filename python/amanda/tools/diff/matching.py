@@ -5,9 +5,10 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import linecache
 from collections.abc import Sequence
 
-from amanda.toolkit.frames import line_in_cell
+from amanda.toolkit.frames import line_in_cell, split_line
 
 from .record import Execution, Record, Station
 from .texts import is_telling, tensors_in
@@ -38,7 +39,10 @@ class Parting:
 class Matching:
     """Operators are matched by their ids. Those whose ids the record does not have are matched with one of the same type
     in the same module, with the same parameters, at a line with the same text: that whose first inputs agree most. It is
-    a new operator if all tensors that it reads are in the reference, but that one reads none of them."""
+    a new operator if all tensors that it reads are in the reference, but that one reads none of them.
+
+    If there is no such line, as in a port, they are matched with one of the same type that reads a tensor with the same
+    elements, or is in the same module. Its line must not be in the file of this program: it may come yet."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
@@ -46,6 +50,7 @@ class Matching:
         self._by_look: dict[tuple[str, ...], collections.deque[int]] = collections.defaultdict(collections.deque)
         for i, station in enumerate(record.stations):
             self._by_look[station.look].append(i)
+        self._taken: set[int] = set()
         self._matches: dict[Id, int | None] = {}
         self.stations: dict[Id, Station] = {}  # of this run, in order
         self.counts: collections.Counter[Id] = collections.Counter()  # how often each ran
@@ -145,10 +150,64 @@ class Matching:
                 may_be_new = not (station.is_view or station.accumulates or self._agreement(best, inputs)[0]) and read
                 is_new = may_be_new and self._tensors.issuperset(read)
                 match = None if is_new else best
-            if match is not None and match in alike:
-                alike.remove(match)
+            if match is None and known is None:
+                match = self._rewritten(station, inputs)
+            if match is not None:
+                self._taken.add(match)
+                look = self._by_look[self._record.stations[match].look]
+                if match in look:
+                    look.remove(match)
             self._matches[station.id] = match
         return self._matches[station.id]
+
+    def _rewritten(self, station: Station, inputs: Sequence[str]) -> int | None:
+        """The counterpart of an operator of other code."""
+        stations = self._record.stations
+        if station.backward_op:
+            forward = self._matches.get((station.op_id, None))
+            key = None if forward is None else (stations[forward].op_id, station.backward_op, station.operator)
+            return next((i for i in self._backward.get(key, ()) if i not in self._taken), None)
+        lines = _lines_of(station.source)
+        read = {tensor for text in inputs for tensor in filter(is_telling, tensors_in(text))}
+        if not lines or not read:
+            return None
+        known = self._tensors.issuperset(read)
+        beside = self._in_modules.get((station.operator, station.module_path), ()) if station.module_path else ()
+        near = {i for tensor in read for i in self._readers.get((station.operator, tensor), ())}.union(beside)
+        best, found = (0, False), None
+        for i in sorted(near - self._taken):
+            if stations[i].line in lines:  # it may come yet
+                continue
+            score = self._agreement(i, inputs)[0], stations[i].module_path == station.module_path
+            if score > best and (score[0] or not known):
+                best, found = score, i
+        return found
+
+    @functools.cached_property
+    def _backward(self) -> dict[object, list[int]]:
+        found: dict[object, list[int]] = collections.defaultdict(list)
+        for i, station in enumerate(self._record.stations):
+            if station.backward_op:
+                found[station.op_id, station.backward_op, station.operator].append(i)
+        return found
+
+    @functools.cached_property
+    def _in_modules(self) -> dict[tuple[str, str], list[int]]:
+        found: dict[tuple[str, str], list[int]] = collections.defaultdict(list)
+        for i, station in enumerate(self._record.stations):
+            if not station.backward_op:
+                found[station.operator, station.module_path].append(i)
+        return found
+
+    @functools.cached_property
+    def _readers(self) -> dict[tuple[str, str], list[int]]:
+        """Forward operators, by their type and a tensor that they read in their first run."""
+        found: dict[tuple[str, str], list[int]] = collections.defaultdict(list)
+        for i, station in enumerate(self._record.stations):
+            for text in () if station.backward_op else self._inputs_of(i):
+                for tensor in filter(is_telling, tensors_in(text)):
+                    found[station.operator, tensor].append(i)
+        return found
 
     @functools.cached_property
     def _tensors(self) -> set[str]:
@@ -162,10 +221,24 @@ class Matching:
 
     def _agreement(self, match: int, inputs: Sequence[str]) -> tuple[int, int]:
         """The number of inputs of the match's first run that are these: tensors, and all."""
-        runs = self._record.positions(match)[:1]
-        theirs = self._record.executions[runs[0]][1].inputs if runs else []
-        same = [one for one, other in zip(theirs, inputs, strict=False) if one == other]
+        same = [one for one, other in zip(self._inputs_of(match), inputs, strict=False) if one == other]
         return sum(map(_has_tensor, same)), len(same)
+
+    def _inputs_of(self, match: int) -> Sequence[str]:
+        """The inputs of its first run."""
+        runs = self._record.positions(match)[:1]
+        return self._record.executions[runs[0]][1].inputs if runs else []
+
+
+@functools.lru_cache(maxsize=64)
+def _lines_in(path: str) -> frozenset[str]:
+    return frozenset(line.strip() for line in linecache.getlines(path))
+
+
+def _lines_of(source: str) -> frozenset[str]:
+    """The lines of the file of a line; none if it cannot be read."""
+    place = split_line(source)
+    return _lines_in(place[0]) if place else frozenset()
 
 
 def _has_tensor(text: str) -> bool:

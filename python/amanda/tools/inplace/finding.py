@@ -10,7 +10,8 @@ from amanda.toolkit import Place
 from amanda.toolkit.frames import line_of_code, short_line
 
 MESSAGE = "modified by an inplace operation"
-"""The part of PyTorch's error that says which it is."""
+FREED = "backward through the graph a second time"
+"""The parts of PyTorch's errors that say which they are."""
 _SIGNS = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/"}
 _COPIES = ("copy_", "fill_", "zero_", "set_", "resize_")  # they have no counterpart that returns a new tensor
 
@@ -57,7 +58,10 @@ class InplaceFinding:
         """The smallest change that helps."""
         first = self.writes[0]
         if first.by_optimizer:
-            return "run the forward pass again after the step, or call backward() before it"
+            return (
+                "run the forward pass again after the step, or call backward() before it; detach() what is carried over "
+                "from an earlier step, such as a hidden state"
+            )
         return remedy_of(first.op, first.place)
 
     def __str__(self) -> str:
@@ -75,6 +79,43 @@ class InplaceFinding:
             f"its {self.operand}" if self.is_result else f"its input {self.operand!r}" if self.operand else "a tensor"
         )
         return f"{at(self.saver)} saved {what} {about} for {self.backward_op}, which calls it {self.needed!r}"
+
+
+@dataclasses.dataclass(frozen=True)
+class SecondPass:
+    """A part of the backward graph that an earlier backward pass has freed, and that another one was to go through."""
+
+    used: str  #: the operator in that part whose result came into the other graph: "aten::gru (model.py:8)"
+    user: str  #: the operator that used it; "" if the whole graph had been gone through before
+    freed: str  #: the operator in that part whose saved tensors were needed first
+    backward: str  #: the line that called the earlier pass
+    is_carried_over: bool  #: the user ran after the earlier pass
+
+    @property
+    def remedy(self) -> str:
+        """The smallest change that helps."""
+        if not self.user:
+            return "run the forward pass again before each backward(); or retain_graph=True in the earlier backward()"
+        if self.is_carried_over:
+            return (
+                "detach() the tensor that is carried over, such as a hidden state, or compute it anew in each step; with "
+                "retain_graph=True each pass would go through the graphs of all steps before"
+            )
+        return (
+            "add the losses, and call backward() once; or retain_graph=True in the earlier backward(); or detach() the "
+            "result for one of the losses"
+        )
+
+    def __str__(self) -> str:
+        by = f"backward(){f' at {self.backward}' if self.backward else ''}"
+        if not self.user:
+            return f"{by} has gone through the whole graph already, from {self.used} on\n  remedy: {self.remedy}"
+        when = "since, " if self.is_carried_over else ""
+        return (
+            f"{by} has freed what {self.freed} had saved, and another pass was to go through it again\n"
+            f"  {when}{self.user} uses the result of {self.used}\n"
+            f"  remedy: {self.remedy}"
+        )
 
 
 def remedy_of(op: str, place: Place) -> str:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from amanda import OpContext
 from amanda.toolkit import Place, eager_only
 from amanda.toolkit.schemas import Sides
 
-from .finding import MESSAGE
+from .finding import MESSAGE, SecondPass
 from .savers import Saver, Savers
 from .write_recorder import WHY, WriteRecorder
+
+if TYPE_CHECKING:
+    from .freed import Passes
 
 FUNCTIONS = "autograd::*"  # nodes that no operator makes: each is an autograd.Function
 
@@ -24,9 +29,10 @@ class InplaceErrors(WriteRecorder):
 
     PyTorch's error, "one of the variables needed for gradient computation has been modified by an inplace operation", then
     has a note: the operator that saved the tensor, with module and line, the operators that have written to it since,
-    through which view, and what to change; also where the program catches the error. So have, where they leave the scope,
-    PyTorch's errors about writes that it refuses: to leaves, and to some views. Without such an error the tool finds
-    nothing: a write to a tensor that no backward operator needs is right.
+    through which view, and what to change; also where the program catches the error. "Trying to backward through the graph
+    a second time" has one, too: the `backward()` that has freed a part of the graph, and the operator that goes on with
+    that part. So have, where they leave the scope, PyTorch's errors about writes that it refuses: to leaves, and to some
+    views. Without such an error the tool finds nothing: a write to a tensor that no backward operator needs is right.
 
     It sees writes by operators, those of optimizers included. It does not see writes through ``.data``, ``numpy()`` or
     custom kernels, which PyTorch does not see either: there is no error then. Where a graph shows nothing of what a node
@@ -34,7 +40,8 @@ class InplaceErrors(WriteRecorder):
     no operator can be named counts as `unexplained`.
 
     The tool keeps no tensor, except the operand of a write that failed, until the next one. It keeps numbers of the last
-    200,000 operators that autograd recorded on each thread, and the last writes to each storage.
+    200,000 operators that autograd recorded on each thread, and of the nodes of the last 8 backward passes, and the last
+    writes to each storage.
     """
 
     needs_eager = WHY
@@ -45,6 +52,8 @@ class InplaceErrors(WriteRecorder):
         self._savers = Savers()
         self._first: dict[int, int] = {}  # by thread: the number of the first node that the running operator makes
         self._number: Any = None  # torch's
+        self._passes: Passes | None = None
+        self._stop: list[Callable[[], None]] = []
 
     def _ask(self) -> None:
         self.add_inst_for_op(self._analyze)
@@ -70,6 +79,26 @@ class InplaceErrors(WriteRecorder):
     def reset(self) -> None:
         super().reset()
         self._savers.clear()
+        if self._passes is not None:
+            self._passes.clear()
+
+    def on_enter(self) -> None:
+        super().on_enter()
+        with contextlib.suppress(ImportError):  # no torch is here
+            from amanda.toolkit.torch import listen_to_backward
+
+            from .freed import Passes
+
+            self._passes = self._passes or Passes()
+            self._stop.append(listen_to_backward(self._passes))
+
+    def on_exit(self, error: BaseException | None) -> None:
+        if self._stop:
+            self._stop.pop()()
+        super().on_exit(error)
+
+    def _second_pass(self, began: Sequence[Any]) -> SecondPass | None:
+        return None if self._passes is None else self._passes.found(began, self._savers)
 
     _why_not = (
         "the forward pass ran outside the scope, the write was none of an operator, or several tensors have the same size "

@@ -51,11 +51,12 @@ def overwritten(began: Sequence[Any], told: Told) -> Overwritten | None:
     Arguments:
         began: where the backward pass began. Nodes run in the order of their numbers, the last one first.
     """
-    nodes = sorted(_nodes(began), key=lambda node: -int(node._sequence_nr()))
+    nodes = sorted(nodes_of(began), key=lambda node: -int(node._sequence_nr()))
     return next((found for node in nodes for found in _of(node, told)), None)
 
 
-def _nodes(began: Sequence[Any]) -> list[Any]:
+def nodes_of(began: Sequence[Any]) -> list[Any]:
+    """The nodes of the backward graph behind these tensors, or edges."""
     ends = [began] if hasattr(began, "grad_fn") else list(began)
     waiting = [getattr(end, "grad_fn", None) or getattr(end, "node", None) for end in ends]
     found: dict[Any, None] = {}

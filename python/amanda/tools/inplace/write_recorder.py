@@ -13,7 +13,7 @@ from amanda.toolkit import Place, Skips, TellsSkips, eager_only
 from amanda.toolkit.schemas import Sides
 
 from . import hint
-from .finding import MESSAGE, InplaceFinding
+from .finding import FREED, MESSAGE, InplaceFinding, SecondPass
 from .refused import Begun, RefusedWrite, kind_of, leaf_of, refused_tensor
 from .savers import Saver
 
@@ -36,7 +36,7 @@ class WriteRecorder(TellsSkips, Tool):
         self._versions: Any = None  # of writes.py, which imports torch
         self._positions: Any = None
         self._begun: dict[int, Begun] = {}  # by thread: writes that have not ended
-        self._found: list[InplaceFinding | RefusedWrite] = []
+        self._found: list[InplaceFinding | RefusedWrite | SecondPass] = []
         self.unexplained = 0  #: errors of PyTorch for which no operator can be named
         self._entered: list[contextlib.ExitStack] = []
         self._ask()
@@ -46,8 +46,9 @@ class WriteRecorder(TellsSkips, Tool):
 
     # ---- results ----------------------------------------------------------------------------------------------------
 
-    def findings(self) -> list[InplaceFinding | RefusedWrite]:
-        """The tensors that a backward operator needed and could not use, and writes that PyTorch refused, in order."""
+    def findings(self) -> list[InplaceFinding | RefusedWrite | SecondPass]:
+        """The tensors that a backward operator needed and could not use, writes that PyTorch refused, and graphs that were
+        gone through twice, in order."""
         return list(self._found)
 
     def reset(self) -> None:
@@ -85,6 +86,14 @@ class WriteRecorder(TellsSkips, Tool):
 
     def _explain(self, error: RuntimeError, began: Sequence[Any]) -> str:
         """A text about an error of a backward pass."""
+        if FREED in str(error):
+            again = self._second_pass(began)
+            if again is None:
+                return (
+                    f"`{hint.command()}` names the operators that connect this graph with that of an earlier backward()"
+                )
+            self._found.append(again)
+            return str(again)
         found = self._finding(error, began)
         if found is None:
             return self._unexplained()
@@ -121,6 +130,10 @@ class WriteRecorder(TellsSkips, Tool):
         place = None if saver is None else saver.place
         where = (operand, is_result, told.shape, parameter, told.expected)
         return InplaceFinding(place, needed.node.name(), needed.name, *where, tuple(writes), more)
+
+    def _second_pass(self, began: Sequence[Any]) -> SecondPass | None:
+        """Looks for the part of a graph that an earlier pass has freed; None if it is not known."""
+        return None
 
     def _saver_of(self, node: Any) -> tuple[Saver | None, str]:
         """The operator that made a node; or the command that finds it."""

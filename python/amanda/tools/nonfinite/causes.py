@@ -21,6 +21,8 @@ _WIDER = {
     **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64),
     torch.complex64: torch.complex128,
 }
+_EXPONENTIALS = ("exp", "expm1")
+_SPECTRA = {"LinalgSvdBackward0": "S", "LinalgEighBackward0": "eigenvalues", "LinalgEigBackward0": "eigenvalues"}
 _SPREADS = {"std", "var", "std_mean", "var_mean"}
 Elements = Callable[[torch.Tensor], torch.Tensor]
 
@@ -47,14 +49,28 @@ def _causes(
     bad = _bad(result, inf)
     yield masks.wholly_masked(name, inputs, bad)
     yield _of_nothing(name, dict(inputs))
-    yield from (_by(rule, dict(inputs).get(rule.operand), bad) for rule in RULES.get(name, ()))
+    made = bad & _finite_gradients(dict(inputs), bad)
+    yield from (_by(rule, dict(inputs).get(rule.operand), made) for rule in RULES.get(name, ()))
     if name == "pow":
         yield _of_power(dict(inputs), bad)
+    yield _of_equal_values(name, dict(inputs), bad)
+    yield _of_long_targets(name, dict(inputs), bad)
     elements = sum(value.numel() for _, value in inputs if isinstance(value, torch.Tensor))
-    if again is None or elements > MOST_ELEMENTS:
-        return
-    yield _by_infinities(bad, inputs, again)
-    yield _by_overflow(result, bad, inputs, again)
+    if again is not None and elements <= MOST_ELEMENTS:
+        yield _by_infinities(bad, inputs, again)
+        yield _by_overflow(result, bad, inputs, again)
+    yield _of_exponential(name, dict(inputs), result, bad)
+
+
+def is_unused(outputs: Named, inputs: Named, inf: bool) -> bool:
+    """True if the gradient that a backward operator got is zero at all elements that are not finite now: zero times
+    infinity."""
+    given = dict(inputs).get("grad_output 0")
+    if not isinstance(given, torch.Tensor) or not _are_plain([given, *(value for _, value in outputs)]):
+        return False
+    tensors = [value for _, value in outputs if isinstance(value, torch.Tensor)]
+    bad = next((_bad(value, inf) for value in tensors if _bad(value, inf).any()), None)
+    return bad is not None and given.shape == bad.shape and not bool((given[bad] != 0).any())
 
 
 def _of_nothing(name: str, inputs: dict[str, Any]) -> str:
@@ -74,6 +90,12 @@ def _of_nothing(name: str, inputs: dict[str, Any]) -> str:
     return "input self has one element for each of the result" if count else "input self has no elements"
 
 
+def _finite_gradients(inputs: dict[str, Any], bad: torch.Tensor) -> torch.Tensor:
+    """Where a backward operator got a finite gradient; elsewhere that may be the cause. In the forward pass, all."""
+    gradient = inputs.get("grad_output 0")
+    return torch.isfinite(gradient) if gradient is not None and gradient.shape == bad.shape else torch.ones_like(bad)
+
+
 def _by(rule: Rule, operand: Any, bad: torch.Tensor) -> str:
     values = _elements(operand, bad)
     return text_of_cause(f"{rule.operand} {rule.what}", rule.holds(values), bad) if values is not None else ""
@@ -86,6 +108,39 @@ def _of_power(inputs: dict[str, Any], bad: torch.Tensor) -> str:
     roots = (base < 0) & (exponent != exponent.round())
     return text_of_cause("input self is negative, and input exponent no integer", roots, bad) or text_of_cause(
         "input self is zero, and input exponent negative", (base == 0) & (exponent < 0), bad
+    )
+
+
+def _of_exponential(name: str, inputs: dict[str, Any], result: torch.Tensor, bad: torch.Tensor) -> str:
+    values = _elements(inputs.get("input self"), bad) if name in _EXPONENTIALS and not result.is_complex() else None
+    if values is None:
+        return ""
+    limit = math.log(torch.finfo(result.dtype).max)
+    ends = f"is greater than {limit:.4g}, where {name} of {str(result.dtype).removeprefix('torch.')} ends"
+    return text_of_cause(f"input self {ends}", torch.isfinite(values) & (values > limit), bad)
+
+
+def _of_equal_values(name: str, inputs: dict[str, Any], bad: torch.Tensor) -> str:
+    """Singular values, or eigenvalues, that are equal: the derivative divides by their differences."""
+    of = _SPECTRA.get(name)
+    values = inputs.get(f"saved {of}") if of else None
+    if not isinstance(values, torch.Tensor) or bad.dim() < 2 or values.shape[:-1] != bad.shape[:-2]:
+        return ""
+    equal = (values.unsqueeze(-1) == values.unsqueeze(-2)).sum((-2, -1)) > values.shape[-1]
+    return text_of_cause(f"saved {of} has equal values", equal, bad.any(-1).any(-1))
+
+
+def _of_long_targets(name: str, inputs: dict[str, Any], bad: torch.Tensor) -> str:
+    """A loss of ctc_loss is infinite, though all its probabilities are finite: no path is as long as the target."""
+    losses, given = inputs.get("saved result0"), inputs.get("saved log_probs")
+    if name != "CtcLossBackward0" or not isinstance(losses, torch.Tensor) or not isinstance(given, torch.Tensor):
+        return ""
+    infinite = torch.isposinf(losses)
+    if not bool(torch.isfinite(given).all()) or not torch.equal(infinite, bad.any(-1).any(0).view_as(infinite)):
+        return ""
+    count = f"{int(infinite.sum())} of {infinite.numel()} examples"
+    return (
+        f"the loss of {count} is infinite: the target is longer than its input allows; zero_infinity=True leaves it out"
     )
 
 

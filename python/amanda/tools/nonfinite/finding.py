@@ -105,7 +105,7 @@ class Finding:
         if not first:
             head = head.replace("the first", "an" if what == "infinity" else "a", 1)
         lines = [head + (f"; {self.beginning}" if self.beginning else ""), *([f"  {self.line}"] if self.line else [])]
-        lines += [f"  {operand}" for operand in (*self.outputs, *self.inputs)]
+        lines += [f"  {line}" for line in (*self.outputs, *_listed(self.inputs))]
         lines += [f"  an infinity before it: {self.infinity}"] if self.infinity else []
         lines += [f"  cause: {self.cause}"] if self.cause else []
         lines += [f"  {self._hint}"] if self._hint else []
@@ -137,7 +137,12 @@ class Finding:
 
     @property
     def _hint(self) -> str:
-        """A hint where to look on. With `inf`, no input of an operator that produced some is infinite."""
+        """A hint what to change, or where to look on. With `inf`, no input of a producer is infinite."""
+        if self.kind == "produced" and self.chain and self.chain[-1].is_unused:
+            return (
+                "the gradient that it got is zero there, as where torch.where leaves the result out: let torch.where "
+                "choose the operand before the operator, not the result"
+            )
         infinite = [one.name for one in self.inputs if one.infs and one.dtype != "float"]
         if self.kind != "produced" or self.infinity or self.chain or not infinite:
             return ""
@@ -163,6 +168,23 @@ class NonfiniteError(ArithmeticError):
 
 class NonfiniteWarning(UserWarning):
     """The same, as a warning."""
+
+
+MOST_LISTED = 8  # inputs, as of an operator that stacks a batch
+
+
+def _listed(inputs: tuple[Operand, ...]) -> list[Operand | str]:
+    """All inputs; of many, those that are not finite or were not read, if there are such, and a count of the others."""
+    shown = [one for one in inputs if one.nans is None or one.nans or one.infs]
+    if len(inputs) <= MOST_LISTED or not shown:
+        shown = list(inputs)
+    left_out = len(inputs) - len(shown)
+    more = [f"and {left_out} more, without a NaN or an infinity"] if left_out else []
+    return [
+        *shown[:MOST_LISTED],
+        *([f"and {len(shown) - MOST_LISTED} more"] if len(shown) > MOST_LISTED else []),
+        *more,
+    ]
 
 
 _HEADINGS = ("operand", "dtype", "shape", "device", "elements", "NaN", "infinite", "zero", "least", "most")

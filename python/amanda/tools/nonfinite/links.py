@@ -25,6 +25,7 @@ class Link:
     result: str = ""  # "-inf at [3, :2], 2 of 40 elements"
     cause: str = ""  # see Finding
     is_mask: bool = False  # the program means it: it wrote a number that is infinite, or passed a mask on
+    is_unused: bool = False  # a backward operator that got a gradient of zero where its result is not finite
 
     @property
     def place(self) -> str:

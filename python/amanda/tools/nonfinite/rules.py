@@ -56,7 +56,17 @@ RULES: dict[str, list[Rule]] = {
     "SqrtBackward0": [_zero("saved result")],
     **_each([_zero("saved self")], "LogBackward0", "Log2Backward0", "Log10Backward0"),
     "DivBackward0": [_zero("saved other")],
-    **_each([Rule("saved self", "is 1 or -1", lambda v: abs(v) == 1)], "AcosBackward0", "AsinBackward0"),
+    **_each(
+        [Rule("saved self", "is 1 or -1", lambda v: abs(v) == 1)],
+        "AcosBackward0",
+        "AsinBackward0",
+        "AtanhBackward0",
+        "AcoshBackward0",
+        "ErfinvBackward0",
+    ),
+    "addcdiv": [_zero("input tensor2")],
+    **_each([_zero("saved self")], "PowBackward0", "PowBackward1"),
+    "Log1PBackward0": [Rule("saved self", "is -1", lambda v: v == -1)],
 }
 """The rules, by the operator's name without namespace, or by that of the autograd node."""
 

@@ -148,7 +148,9 @@ class Steps:
         lowest = masks.lowest(name_of(run.at), run.outputs, run.inputs) if made == Kinds(negative=True) else ""
         cause = lowest or self.cause(run, inf=self._inf or not made.nan, again=again)
         is_mask = not made.nan and bool(lowest or masks.written(run.inputs, run.constants))
-        return Trail((Link(**_place(run.at), result=result, cause=cause, is_mask=is_mask),), is_mask=is_mask)
+        is_unused = bool(cause) and causes.is_unused(run.outputs, run.inputs, self._inf or not made.nan)
+        link = Link(**_place(run.at), result=result, cause=cause, is_mask=is_mask, is_unused=is_unused)
+        return Trail((link,), is_mask=is_mask)
 
     def _carrier(self, name: str, value: torch.Tensor, kinds: Kinds) -> Carrier:
         trail = self._trails.of(of_torch.plain(value))

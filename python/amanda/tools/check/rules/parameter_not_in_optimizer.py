@@ -22,14 +22,18 @@ class _Trained(NamedTuple):
 
 class ParameterNotInOptimizer(Rule):
     """A parameter gets gradients, no optimizer that steps has it, and nothing else writes to it, so that it keeps its first
-    value. An example is a layer that replaces another one after the optimizer was made.
+    value. Examples are a layer that replaces another one after the optimizer was made, and layers in a list of Python,
+    which `parameters()` does not have.
 
     Freeze what is not to be trained: `requires_grad_(False)` also saves the time for its gradient.
     """
 
     name = "parameter-not-in-optimizer"
     sentence = "a parameter gets gradients, and no optimizer has it"
-    fix = "make the optimizer after the model is complete, or freeze the parameter: requires_grad_(False)"
+    fix = (
+        "make the optimizer after the model is complete, keep layers in nn.ModuleList, not in a list, or freeze the "
+        "parameter: requires_grad_(False)"
+    )
     ops = (*ops.linear_like, *ops.convolution, *ops.transposed_convolution, "*norm*", "embedding*", "mul", "add", "prelu",
            "lstm", "gru", "rnn_*", "bilinear")  # fmt: skip
     bad = """

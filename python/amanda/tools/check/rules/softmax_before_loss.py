@@ -13,20 +13,24 @@ _WRONG = {
         "Sigmoid": "takes logits and applies sigmoid itself",
         "Softmax": "takes logits and applies sigmoid itself",
     },
+    "kl_div": {"Softmax": "takes log-probabilities", "Sigmoid": "takes log-probabilities"},
     "nll_loss_nd": {"Softmax": "takes log-probabilities", "Sigmoid": "takes log-probabilities"},
 }
 
 
 class SoftmaxBeforeLoss(Rule):
     """A loss that takes logits is given probabilities, so that softmax or sigmoid is applied twice and gradients are small;
-    or `nll_loss`, which takes log-probabilities, is given probabilities.
+    or `nll_loss` or `kl_div`, which take log-probabilities, are given probabilities.
 
     It looks through views and casts. `log_softmax` before `cross_entropy` is no finding: it changes no value.
     """
 
     name = "softmax-before-loss"
     sentence = "a loss gets probabilities"
-    fix = "give cross_entropy and binary_cross_entropy_with_logits the logits, nll_loss the result of log_softmax"
+    fix = (
+        "give cross_entropy and binary_cross_entropy_with_logits the logits, nll_loss and kl_div the result of "
+        "log_softmax"
+    )
     ops = tuple(_WRONG)
     bad = """
         F.cross_entropy(model(x).softmax(-1), labels).backward()
