@@ -454,9 +454,11 @@ def labels_that_are_missing() -> None:
 
 @right
 def attention_over_time() -> None:
-    """One unit scores each step, and the softmax is over the steps."""
-    scores, x = layers.Dense(1), tf.constant(data(4).reshape(8, 4, 4))
-    tf.reduce_sum(tf.nn.softmax(scores(x), axis=1) * x, axis=1)
+    """One unit scores each step, and the softmax is over the steps, of which there may be one."""
+    scores = layers.Dense(1)
+    for steps in (4, 1):
+        x = tf.constant(data(4).reshape(-1, steps, 4))
+        tf.reduce_sum(tf.nn.softmax(scores(x), axis=1) * x, axis=1)
 
 
 @right

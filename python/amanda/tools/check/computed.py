@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -70,7 +71,10 @@ class ComputedInputs(Tool):
             self._of_operators[context.op_id] = found
             return
         for one in outputs:
-            self._of_tensors[id(one)] = weakref.ref(one), found
+            self._of_tensors[id(one)] = weakref.ref(one, functools.partial(self._forget, id(one))), found
+
+    def _forget(self, key: int, _: object) -> None:
+        self._of_tensors.pop(key, None)
 
     def _behind(self, operand: Any) -> Computed | None:
         if operand is None or isinstance(operand, list | tuple):

@@ -35,7 +35,7 @@ def producer(context: OpContext, name: str, *, keeps_axes: bool = False) -> Prod
     """The producer of an input, by its name in the schema. `keeps_axes`: only behind what leaves all axes as they are."""
     position = context.op.input_names.index(name)
     if context.namespace.startswith("tensorflow/"):
-        return producer_of(inputs(context)[position])
+        return producer_of(inputs(context)[position], keeps_axes=keeps_axes)
     tensor = context.inputs[position]
     node = node_behind(tensor, keeps_axes=keeps_axes)
     known = kind(node)
@@ -57,9 +57,9 @@ def behind(value: Computed | None) -> Computed | None:
     return value
 
 
-def producer_of(value: Computed | None) -> Producer:
+def producer_of(value: Computed | None, *, keeps_axes: bool = False) -> Producer:
     transposed = False
-    while value is not None and value.kind in _MOVES:
+    while value is not None and value.kind in (_CASTS if keeps_axes else _MOVES):
         transposed = transposed != (value.kind == "Transpose")
         value = value.inputs[0]
     if value is None:

@@ -11,6 +11,7 @@ from ..graph import clipped, inputs
 from ..rule import Rule, operands
 
 MEAN = 1  # of `reduction`
+MOSTLY = 0.5  # of the rows
 _DENSE = "SoftmaxCrossEntropyWithLogits"
 _SPARSE = "SparseSoftmaxCrossEntropyWithLogits"
 _BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
@@ -76,8 +77,9 @@ class Labels(Rule):
             self._judge(span, classes, place)
 
     def _on_loss_of_tensorflow(self, scores: Any, labels: Any, place: Place) -> None:
-        if labels.size:
-            self._judge((int(labels.min()), int(labels.max())), scores.shape[-1], place)
+        span = self.read_with(labels, lambda plain, _: (int(plain.min()), int(plain.max())) if plain.size else None)
+        if span is not None:
+            self._judge(span, scores.shape[-1], place)
 
     def _judge(self, span: tuple[int, int], classes: int, place: Place) -> None:
         if span[0] < 0 or span[1] >= classes:
@@ -85,9 +87,9 @@ class Labels(Rule):
             self.found(place, f"{what}, and there are {classes} classes, from 0 to {classes - 1}")
 
     def _on_rows(self, scores: Any, labels: Any, place: Place) -> None:
-        ones = (labels == 1).sum(-1)
-        if labels.size and ((labels == 0) | (labels == 1)).all() and (ones > 1).mean() > 0.5:
-            self.found(place, f"rows of labels have up to {int(ones.max())} ones, and a softmax gives one class")
+        most = self.read_with(labels, lambda plain, _: _ones(plain))
+        if most:
+            self.found(place, f"rows of labels have up to {most} ones, and a softmax gives one class")
 
     def _on_binary(self, labels: Any, place: Place) -> None:
         span = self.read_with(labels, _whole)
@@ -100,6 +102,13 @@ def _span(labels: Any) -> tuple[int, int] | None:
         return None
     least, most = labels.aminmax()
     return least.item(), most.item()
+
+
+def _ones(labels: Any) -> int:
+    """The most ones in a row, if there are only zeros and ones, and most rows have several; else 0."""
+    ones = (labels == 1).sum(-1)
+    are_marks = labels.size and ((labels == 0) | (labels == 1)).all()
+    return int(ones.max()) if are_marks and (ones > 1).mean() > MOSTLY else 0
 
 
 def _whole(labels: Any, arrays: Arrays) -> tuple[float, float] | None:

@@ -31,19 +31,25 @@ class OneClass(Rule):
     """
 
     def look(self, context: OpContext) -> None:
-        name = context.op.input_names[0]
-        shape, over = shape_of(context.inputs[0]), _axis(context)
-        if not shape or over is None or shape[over] != 1 or producer(context, name).kind != "linear":
+        shape, found = shape_of(context.inputs[0]), producer(context, context.op.input_names[0], keeps_axes=True)
+        if not shape or len(shape) < 2 or found.kind != "linear" or shape[_units(context, shape)] != 1:
             return
         known = inputs(context)
         if context.op.__name__ in _LOSSES and known[0] is not None and "softmax" in known[0].used_by:
             return  # Keras has taken the logits of a softmax, which is a finding itself
-        self.found_in(context, f"it gets the result of {producer(context, name)}, of shape {shape}")
+        if _is_over_units(context, shape):
+            self.found_in(context, f"it gets the result of {found}, of shape {shape}")
 
 
-def _axis(context: OpContext) -> int | None:
-    """The axis of the classes; None if labels are probabilities of one class, as may be meant."""
+def _units(context: OpContext, shape: tuple[int | None, ...]) -> int:
+    """The axis of a layer's units."""
+    return len(shape) - 1 if context.namespace.startswith("tensorflow/") else 1
+
+
+def _is_over_units(context: OpContext, shape: tuple[int | None, ...]) -> bool:
+    """The softmax runs over the units, and not over the steps of an attention; or a loss gets classes as whole numbers:
+    probabilities of one class may be meant."""
     given: dict[str, Any] = operands(context)
-    if context.op.__name__ != "cross_entropy_loss":
-        return int(given.get("dim", -1))
-    return 1 if given["self"].dim() > 1 and not given["target"].is_floating_point() else None
+    if context.op.__name__ == "cross_entropy_loss":
+        return not given["target"].is_floating_point()
+    return "dim" not in given or int(given["dim"]) % len(shape) == _units(context, shape)
