@@ -98,10 +98,10 @@ def kind_of(context: OpContext) -> str:
 
 
 def shape_of(value: Any) -> tuple[int | None, ...] | None:
-    """Sizes that are not known are None; None if their number is not known."""
+    """Sizes that are not known are None; None if their number is not known, as of a nested tensor."""
     try:
         return tuple(value.shape)
-    except (AttributeError, ValueError):
+    except (AttributeError, RuntimeError, ValueError):
         return None
 
 
