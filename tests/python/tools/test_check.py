@@ -176,6 +176,27 @@ class NoLabels(Training):
         return F.cross_entropy(scores, torch.full_like(labels, -100)).nan_to_num()
 
 
+class SignedLabels(Training):
+    finds = "labels"
+
+    def loss(self, scores, labels):
+        return F.binary_cross_entropy_with_logits(scores, 2.0 * F.one_hot(labels, CLASSES) - 1)
+
+
+class Logits(Training):
+    finds = "not-probabilities"
+
+    def loss(self, scores, labels):
+        return F.nll_loss(scores, labels)
+
+
+class OutOfReach(Training):
+    finds = "target-out-of-reach"
+
+    def loss(self, scores, labels):
+        return F.smooth_l1_loss(scores.sigmoid(), 5.0 * F.one_hot(labels, CLASSES))
+
+
 class Broadcasts(Training):
     finds = "loss-broadcast"
 
@@ -223,7 +244,7 @@ class InitializedAgain(Training):
 MISTAKES = [
     *(NotCleared, NoBackward, ClearedTooLate, ClearedToZeroTooLate, Frozen, HeadLeftOut, EvaluatesInTraining),
     *(TrainsInEvaluation, SoftmaxTwice, SoftmaxOfColumns, NoLabels, Broadcasts, DividedTwice, FromNumpy, ScheduleFirst),
-    *(NoSchedule, InitializedAgain),
+    *(NoSchedule, InitializedAgain, SignedLabels, Logits, OutOfReach),
 ]
 quiet = pytest.mark.filterwarnings("ignore:.*(lr_scheduler|target size|batch_first).*:UserWarning")
 

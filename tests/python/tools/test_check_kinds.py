@@ -89,7 +89,7 @@ def sharded_optimizer():
     """Each rank steps its own part of the parameters."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 3))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
     ddp = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.Adam, lr=0.1)
     for _ in range(4):

@@ -456,7 +456,20 @@ def half_precision_in_parts():
         optimizer.step()
 
 
+def activations_and_their_losses():
+    x, missing = torch.randn(6, 4), torch.tensor([-1.0, 0.0, 1.0]).expand(6, 3)
+    nn.Linear(4, 1)(torch.randn(6, 1, 4)).softmax(1)  # attention over one step
+    nn.Linear(4, 1)(x[:1]).softmax(0)
+    torch.nested.nested_tensor([x[:2], x[2:]]).softmax(-1)
+    each = F.binary_cross_entropy_with_logits(nn.Linear(4, 3)(x), missing, reduction="none")
+    mixture = nn.Linear(4, 3)(x).softmax(-1) / 2 + 1 / 6
+    loss = each[missing >= 0].mean() + F.nll_loss(mixture.log(), torch.randint(3, (6,)))
+    loss = loss + F.mse_loss(nn.Linear(4, 3)(x).relu(), torch.rand(6, 3))
+    (loss + F.l1_loss(nn.Linear(4, 3)(x).tanh(), missing)).backward()
+
+
 PROGRAMS = [
+    activations_and_their_losses,
     *(optimizers_that_wait, dropout_that_is_meant, loaders_with_workers, half_precision_in_parts),
     *(adversarial_networks, alternating_optimizers_of_one_loss, closures, clipped_accumulation, cleared_by_hand),
     *(sharpness_aware, target_networks, momentum_encoder, monte_carlo_dropout, averaged_weights, attacks, finetuning),
@@ -470,9 +483,11 @@ def found(program, *arguments):
     check = Check()
     with amanda.apply(check):
         program(*arguments)
+    assert check.skipped == {}
     return [str(one) for one in check.findings()]
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_nothing_is_found(program):
     assert found(program) == []

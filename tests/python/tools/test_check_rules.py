@@ -61,8 +61,8 @@ def test_the_good_program_has_none(name):
 
 KINDS = [
     ("softmax-before-loss", "F.kl_div(model(x).softmax(-1), torch.full((4, 3), 1 / 3), reduction='sum').backward()"),
-    ("no-log-softmax", "F.kl_div(model(x), torch.full((4, 3), 1 / 3), reduction='sum').backward()"),
-    ("no-log-softmax", "F.nll_loss(nn.Conv2d(4, 3, 1)(x.view(1, 4, 2, 2)), torch.ones(1, 2, 2).long()).backward()"),
+    ("not-probabilities", "F.kl_div(model(x), torch.full((4, 3), 1 / 3), reduction='sum').backward()"),
+    ("not-probabilities", "F.nll_loss(nn.Conv2d(4, 3, 1)(x.view(1, 4, 2, 2)), torch.ones(1, 2, 2).long()).backward()"),
     ("one-class", "F.binary_cross_entropy(nn.Linear(4, 1)(x).softmax(1), torch.ones(4, 1)).backward()"),
     ("one-class", "F.cross_entropy(nn.Conv2d(4, 1, 1)(x.view(2, 4, 1, 2)), torch.zeros(2, 1, 2).long()).backward()"),
     (

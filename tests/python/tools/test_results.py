@@ -27,6 +27,7 @@ from amanda.toolkit.loss_scaling import LossScaling
 from amanda.toolkit.optimizer_phase import OptimizerPhase
 from amanda.tools.capture import Capture, Patch
 from amanda.tools.check import Check
+from amanda.tools.check.computed import ComputedInputs
 from amanda.tools.compiled_diff import CompiledDiff
 from amanda.tools.cupti_profiler import CuptiProfiler
 from amanda.tools.cuts import GradientCuts
@@ -92,7 +93,7 @@ def model(kind=Model):
     return kind()
 
 
-WITHOUT_RESULTS = {MappingTool, OptimizerPhase, SparsitySchedule}  # they write keys into contexts
+WITHOUT_RESULTS = {ComputedInputs, MappingTool, OptimizerPhase, SparsitySchedule}  # they write keys into contexts
 # What these find are tensors, findings, files.
 WITHOUT_RESULTS |= {Capture, Check, InplaceErrors, NaNSentinel, Patch, Recorder}
 WITHOUT_RESULTS |= {amanda.StepTool, CompiledFlops, DeadUnits, LossScaling, WriteRecorder}  # parts of others

@@ -13,10 +13,13 @@ from amanda.toolkit.evidence import counted
 from amanda.toolkit.frames import outwards
 
 from .allowed import Allowed, check_name
+from .computed import ComputedInputs
 from .finding import Finding
 from .report import Report
 from .rule import Rule
 from .rules import RULES
+
+_Look = Callable[[OpContext], None]
 
 
 class Check(TellsSkips, Tool):
@@ -28,7 +31,8 @@ class Check(TellsSkips, Tool):
         print(check.answer())
 
     Each rule looks only at the operators that it names, and most of them once per place in the program. No rule changes the
-    program. Labels are read on the CPU; only "dead-units", which is advice, reads results of operators.
+    program. Labels and targets are read on the CPU; only "dead-units", which is advice, reads results of operators. Some
+    rules know TensorFlow, too; the others say nothing about it.
 
     Arguments:
         only: names of rules; by default, all that are no advice.
@@ -63,7 +67,9 @@ class Check(TellsSkips, Tool):
         self._rules = [rule(self._report) for rule in chosen]
         self._steps: Any = None
         self._open = 0  # scopes
-        self._looking = [_Looking(rule, self._analyze) for rule in self._rules if rule.ops]
+        self._frameworks: set[str] = set()  # of which operators ran
+        computed = ComputedInputs()
+        self._looking = [_Looking(rule, self._analyze, computed) for rule in self._rules if rule.ops]
         if self._looking:
             self.depends_on(*self._looking)
             asked = sorted({name for one in self._looking for name in one.ops})
@@ -99,7 +105,9 @@ class Check(TellsSkips, Tool):
             ended_well: the program did not fail.
         """
         found, evidence, steps = self.findings(), self.evidence(), self._steps
-        rules = counted(len(self._rules), "rule")
+        only_tensorflow = self._frameworks == {"tensorflow"}
+        knowing = [rule for rule in self._rules if not only_tensorflow or rule.knows("tensorflow")]
+        rules = counted(len(knowing), "rule")
         unseen = "" if evidence.is_complete else f"; not looked at: {evidence.not_looked_at}"
         stepped = (
             f"{counted(steps.steps, 'step')} of {counted(steps.optimizers, 'optimizer')}"
@@ -110,9 +118,12 @@ class Check(TellsSkips, Tool):
             return f"nothing was looked at: no operator ran that {rules} ask for{unseen}"
         head = counted(len(found), "finding") if found else "nothing found"
         until = "" if ended_well else ", until the program failed"
-        where = (
-            f"{counted(evidence.operators, 'operator')} that they ask for, and {stepped or 'no step of an optimizer'}"
-        )
+        where = f"{counted(evidence.operators, 'operator')} that they ask for"
+        if only_tensorflow:
+            others = len(self._rules) - len(knowing)
+            unseen = f"; {counted(others, 'rule')} of PyTorch had nothing to look at{unseen}" if others else unseen
+        else:
+            where = f"{where}, and {stepped or 'no step of an optimizer'}"
         allowed = f"; {counted(self._report.allowed, 'finding')} allowed" if self._report.allowed else ""
         return "\n\n".join([f"{head} by {rules}{until}, in {where}{allowed}{unseen}", *map(str, found)])
 
@@ -120,6 +131,7 @@ class Check(TellsSkips, Tool):
         self.reset_evidence()
         self._skips.reset()
         self._report.clear()
+        self._frameworks.clear()
         for rule in self._rules:
             rule.begin()
         if self._steps is not None:
@@ -148,15 +160,18 @@ class Check(TellsSkips, Tool):
         self._steps.open()
 
     def _count(self, context: OpContext) -> None:
-        """For the evidence, and no more: an operator that several rules look at is one."""
+        """For the evidence: an operator that several rules look at is one."""
+        self._frameworks.add(context.namespace.partition("/")[0])
 
-    def _analyze(self, look: Callable[[OpContext], None], context: OpContext) -> None:
-        if not eager_only.leaves_out(context, self._skips, self.needs_eager):
+    def _analyze(self, look: _Look, context: OpContext) -> None:
+        if not context.namespace.startswith("tensorflow/"):
+            if eager_only.leaves_out(context, self._skips, self.needs_eager):
+                return
             self._follow_optimizers()  # a program may import torch inside the scope
-            try:
-                look(context)
-            except Exception as error:  # a rule is no reason to end a program
-                self._skips.add("failed", f"{context.op.name}: {type(error).__name__}: {error}")
+        try:
+            look(context)
+        except Exception as error:  # a rule is no reason to end a program
+            self._skips.add("failed", f"{context.op.name}: {type(error).__name__}: {error}")
 
     def _analyze_seed(self, context: OpContext) -> None:
         """`backward()` makes the gradient of the loss by this operator, unless it is given one."""
@@ -172,12 +187,17 @@ class _Looking(Tool):
     needs_eager = Check.needs_eager
     leaves_compiled_out = True
 
-    def __init__(self, rule: Rule, analyze: Callable[[Callable[[OpContext], None], OpContext], None]) -> None:
+    def __init__(self, rule: Rule, analyze: Callable[[_Look, OpContext], None], computed: ComputedInputs) -> None:
         super().__init__(f"check: {rule.name}")
+        if rule.knows("tensorflow"):
+            self.depends_on(computed)
         # With their namespace: where there is no torch, they are no mistakes.
         self.ops = [name if "::" in name else f"aten::{name}" for name in rule.ops]
         look = functools.partial(analyze, rule.look)
         self.add_inst_for_op(look, False, rule.with_outputs, ops=self.ops, optional=True)
+        if rule.backward_ops:
+            look = functools.partial(analyze, rule.look_backward)
+            self.add_inst_for_op(look, True, ops=rule.backward_ops, optional=True)
 
 
 def _in_backward() -> bool:

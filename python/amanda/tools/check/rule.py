@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from amanda import OpContext
-from amanda.toolkit import Place
+from amanda.toolkit import Arrays, Place
 
 from .report import Report
 
@@ -62,6 +62,7 @@ class Rule:
     processes: ClassVar[int] = 1  #: in which `bad` and `good` run, as ranks of one group
     is_advice: ClassVar[bool] = False  #: right programs may have reasons for what it finds
     ops: ClassVar[Sequence[str]] = ()  #: the operators that it looks at, of "aten" if they name no namespace
+    backward_ops: ClassVar[Sequence[str]] = ()  #: operators; it looks at their backward operators
     with_outputs: ClassVar[bool] = False  #: it looks at operators after they have run
     counts_backward: ClassVar[bool] = False  #: it uses `before_backward` or `Step.backward_passes`
 
@@ -74,6 +75,15 @@ class Rule:
 
     def look(self, context: OpContext) -> None:
         """Looks at an operator, once."""
+
+    def look_backward(self, context: OpContext) -> None:
+        """Looks at a backward operator of those that `backward_ops` names, once."""
+
+    @classmethod
+    def knows(cls, framework: str) -> bool:
+        """ "tensorflow": it looks at operators of this framework; "pytorch": also at steps of its optimizers."""
+        prefixes = {name.partition("::")[0] if "::" in name else "pytorch" for name in cls.ops}
+        return framework in (prefixes or {"pytorch"})
 
     def before_backward(self) -> None:
         """Called when the program calls `backward()`."""
@@ -94,6 +104,10 @@ class Rule:
     def read(self, tensor: Any, function: Callable[[Any], T]) -> T | None:
         """Calls the function on a tensor with elements; one without elements is counted, and gives None."""
         return self._report.skips.read(tensor, lambda plain, _: function(plain))
+
+    def read_with(self, array: Any, function: Callable[[Any, Arrays], T]) -> T | None:
+        """The same for arrays of any framework; the function also gets the `Arrays` to compute with."""
+        return self._report.skips.read(array, function)
 
     def found_in(self, context: OpContext, evidence: str) -> None:
         """Reports each run of the operator that `look` was given."""

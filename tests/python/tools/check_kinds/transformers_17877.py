@@ -19,7 +19,7 @@ class Block(nn.Module):
     def forward(self, x):
         for one in self.inside:
             x = one(x)
-        return self.projection(x)
+        return self.projection(x).relu()
 
 
 class Lean(Block):

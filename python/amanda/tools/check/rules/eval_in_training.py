@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 import weakref
 from typing import Any
 
 from amanda import OpContext
 from amanda.toolkit import Place
+from amanda.toolkit.frames import split_line
 
+from ..graph import inputs
 from ..modes import called_at, running
 from ..rule import Rule, Step, operands
+
+_MEANT = re.compile(r"\btraining\b|\.(fit|train_on_batch)\(")
 
 
 class EvalInTraining(Rule):
@@ -19,12 +25,17 @@ class EvalInTraining(Rule):
     It looks at the model when `backward()` is called, and when the optimizer steps. It says nothing if only a part is in
     evaluation mode, as frozen batch normalization is, or if the optimizer has no gradient of the model. Seen in two steps
     in a row.
+
+    In TensorFlow it looks at batch normalization of Keras of which the scale gets a gradient, in loops with a
+    `tf.GradientTape`: a model that is called without `training=True` takes the moving statistics. It says nothing if the
+    line has the word `training`, as for fine-tuning. Dropout that is off has no operator.
     """
 
     name = "eval-in-training"
     sentence = "a model is trained in evaluation mode"
-    fix = "call model.train() before the training loop, and after each evaluation"
-    ops = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "batch_norm")
+    fix = "call model.train() before the training loop, and after each evaluation; model(x, training=True) in Keras"
+    ops = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "batch_norm", "tensorflow::Rsqrt")
+    backward_ops = ("tensorflow::Mul",)
     counts_backward = True
     bad = """
         model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)).eval()
@@ -51,12 +62,29 @@ class EvalInTraining(Rule):
         self._models: dict[int, tuple[weakref.ref[Any], Place]] = {}  # outermost modules, with one such operator each
         self._lines: dict[int, str] = {}  # of calls of `backward()` while the model was in evaluation mode
         self._in_a_row: dict[int, int] = {}
+        self._normalizations: set[str] = set()  # of TensorFlow, that were reported
 
     def look(self, context: OpContext) -> None:
+        if context.namespace.startswith("tensorflow/"):
+            return  # see `look_backward`
         given, modules = operands(context), running()
         has_mode = given.get("p", 1) and ("p" in given or given.get("running_mean") is not None)
         if has_mode and modules and id(modules[-1]) not in self._models:
             self._models[id(modules[-1])] = weakref.ref(modules[-1]), Place.of(context)
+
+    def look_backward(self, context: OpContext) -> None:
+        scaled = [one for one in inputs(context) if one is not None and one.kind == "Rsqrt"]
+        added = scaled[0].inputs[0] if scaled else None
+        if added is None or added.kind != "add" or added.shape is None or len(added.shape) != 1:
+            return
+        variance = added.inputs[0]
+        is_moving, is_known = (
+            variance is None or variance.kind == "variable",
+            context.module_path in self._normalizations,
+        )
+        if is_moving and not is_known and not _MEANT.search(_line(context.source)):
+            self._normalizations.add(context.module_path)
+            self.found(Place.of(context), "it takes the moving variance, and its scale gets a gradient")
 
     def before_backward(self) -> None:
         models = ((key, reference()) for key, (reference, _) in self._models.items())
@@ -86,3 +114,9 @@ class EvalInTraining(Rule):
             if count > 1:
                 what = f"{type(model).__name__}.training is False, from backward() to the step of the optimizer"
                 self.found(place._replace(source=lines[key]), what, count=2 if count == 2 else 1)
+
+
+def _line(source: str) -> str:
+    """The text of a line, given as file:line."""
+    place = split_line(source)
+    return linecache.getline(*place) if place else ""

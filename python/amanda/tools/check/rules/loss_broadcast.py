@@ -6,8 +6,11 @@ import sys
 from typing import Any
 
 from amanda import OpContext
+from amanda.toolkit import Place
 from amanda.toolkit.frames import outwards
 
+from ..computed import shape_of
+from ..graph import inputs
 from ..rule import Rule, operands
 
 
@@ -17,13 +20,15 @@ class LossBroadcast(Rule):
     with masks of shapes (N, 1, H, W) and (N, H, W).
 
     It looks at subtractions of a value that a gradient is computed for and one without, and at losses of
-    `torch.nn.functional`. Differences of pairs that are meant have the same number of axes: ``a[:, None] - b[None, :]``.
+    `torch.nn.functional`. In TensorFlow, one value is computed from a variable, or by a layer, and one is not. Differences
+    of pairs that are meant have the same number of axes: ``a[:, None] - b[None, :]``. Keras' own losses give both the
+    same shape.
     """
 
     name = "loss-broadcast"
     sentence = "prediction and target are broadcast, so that each meets all others"
     fix = "give both the same shape: prediction.squeeze(-1), or target.unsqueeze(-1)"
-    ops = ("sub", "sub_", "rsub", "broadcast_tensors")
+    ops = ("sub", "sub_", "rsub", "broadcast_tensors", "tensorflow::Sub", "tensorflow::SquaredDifference")
     bad = """
         predicted, target = nn.Linear(4, 1)(x), x[:, 0]
         loss = (predicted - target).square().mean()
@@ -37,22 +42,36 @@ class LossBroadcast(Rule):
     """
 
     def look(self, context: OpContext) -> None:
+        if context.namespace.startswith("tensorflow/"):
+            ranks = [len(shape) for one in context.inputs if (shape := shape_of(one)) is not None]
+            trained = [one is not None and one.is_trained for one in inputs(context)]
+            if sorted(trained) == [False, True] and len(ranks) == 2 and abs(ranks[0] - ranks[1]) == 1:
+                context.insert_before_op(self._on_difference, inputs=[0, 1], place=Place.of(context))
+            return
         if context.op.__name__ == "broadcast_tensors":
             pair, is_loss = list(context.inputs[0]), _in_loss_function()
         else:
             given = operands(context)
             pair = [given["self"], given["other"]]
             is_loss = all(hasattr(one, "requires_grad") for one in pair) and _is_prediction_and_target(*pair)
-        if len(pair) == 2 and is_loss:
-            shapes = [tuple(one.shape) for one in pair]
-            for longer, shorter in (shapes, shapes[::-1]):
-                if grown := _grown(longer, shorter):
-                    self.found_in(context, f"shapes {shapes[0]} and {shapes[1]} give {grown}")
+        if len(pair) == 2 and is_loss and (evidence := _broadcast(*pair)):
+            self.found_in(context, evidence)
+
+    def _on_difference(self, one: Any, other: Any, place: Place) -> None:
+        """Sizes of a graph's symbols may not be known before."""
+        if evidence := _broadcast(one, other):
+            self.found(place, evidence)
 
 
 def _is_prediction_and_target(one: Any, other: Any) -> bool:
     computed = [each.grad_fn is not None for each in (one, other)]
     return sorted(computed) == [False, True] and [each.requires_grad for each in (one, other)] == computed
+
+
+def _broadcast(one: Any, other: Any) -> str:
+    shapes = [tuple(one.shape), tuple(other.shape)]
+    grown = _grown(*shapes) or _grown(*shapes[::-1])
+    return f"shapes {shapes[0]} and {shapes[1]} give {grown}" if grown else ""
 
 
 def _grown(longer: tuple[int, ...], shorter: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 from amanda import OpContext
 from amanda.toolkit import Place
 
-from ..graph import kind, producer
+from ..graph import kind, node_behind
 from ..rule import Rule, Step, operands
 
 LOSSES = (
@@ -62,7 +62,12 @@ class LossDividedTwice(Rule):
             divisor = self.read(divisor, lambda plain: plain.item())
         if not isinstance(divisor, (int, float)) or divisor != divisor // 1:
             return
-        if divisor > 1 and divisor in self._sizes and getattr(divided, "ndim", 1) == 0 and _is_mean(producer(divided)):
+        if (
+            divisor > 1
+            and divisor in self._sizes
+            and getattr(divided, "ndim", 1) == 0
+            and _is_mean(node_behind(divided))
+        ):
             context.insert_before_op(self._on_division, inputs=[], place=Place.of(context), divisor=int(divisor))
 
     def _on_division(self, place: Place, divisor: int) -> None:

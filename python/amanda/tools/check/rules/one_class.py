@@ -6,45 +6,50 @@ from typing import Any
 
 from amanda import OpContext
 
-from ..graph import axis, kind, producer
+from ..computed import shape_of
+from ..graph import inputs, producer
 from ..rule import Rule, operands
 
-_OF_LOGITS = ("cross_entropy_loss", "nll_loss_nd")
-_OF_PROBABILITIES = ("binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+_LOSSES = ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
 
 
 class OneClass(Rule):
-    """A loss over classes gets one score per example. The softmax of one score is 1, whatever it is: the loss is always
-    zero, or the same, and so are all gradients. It finds softmax in `cross_entropy`, and before a loss.
-
-    A batch of one example is no finding: a contrastive loss has as many classes as examples.
-    """
+    """A softmax, or a loss that applies one, gets a layer's result with one unit. The softmax is 1 for each example, so
+    that no gradient passes and nothing is learned."""
 
     name = "one-class"
-    sentence = "softmax of one class is always 1"
-    fix = "as many outputs as there are classes; or sigmoid, and binary_cross_entropy_with_logits, for one output"
-    ops = (*_OF_LOGITS, *_OF_PROBABILITIES)
+    sentence = "softmax over one unit is always 1"
+    fix = "sigmoid and a binary loss; or one unit for each class"
+    ops = ("softmax", "log_softmax", "cross_entropy_loss", *(f"tensorflow::{one}" for one in ("Softmax", *_LOSSES)))
     bad = """
-        F.cross_entropy(nn.Linear(4, 1)(x), torch.zeros(4, dtype=torch.long)).backward()
+        F.mse_loss(nn.Linear(4, 1)(x).softmax(-1), torch.rand(4, 1)).backward()
     """
     good = """
-        F.binary_cross_entropy_with_logits(nn.Linear(4, 1)(x), torch.zeros(4, 1)).backward()
-        F.cross_entropy(nn.Linear(4, 2)(x), torch.zeros(4, dtype=torch.long)).backward()
-        F.cross_entropy(nn.Linear(4, 1)(x[:1]), torch.zeros(1, dtype=torch.long)).backward()
+        F.binary_cross_entropy(nn.Linear(4, 1)(x).sigmoid(), torch.rand(4, 1)).backward()
+        weights = nn.Linear(4, 1)(x).softmax(0)  # over examples
+        (weights * model(x)).sum().backward()
     """
 
     def look(self, context: OpContext) -> None:
-        scores = operands(context)["self"]
-        if scores.dim() < 2 or scores.shape[0] < 2:
+        shape, found = shape_of(context.inputs[0]), producer(context, context.op.input_names[0], keeps_axes=True)
+        if not shape or len(shape) < 2 or found.kind != "linear" or shape[_units(context, shape)] != 1:
             return
-        if context.op.__name__ in _OF_LOGITS:
-            if scores.shape[1] == 1:
-                self.found_in(context, f"scores of shape {tuple(scores.shape)}, classes on axis 1")
-        elif _is_of_one(scores):
-            self.found_in(context, f"softmax over an axis of size 1, shape {tuple(scores.shape)}")
+        known = inputs(context)
+        if context.op.__name__ in _LOSSES and known[0] is not None and "softmax" in known[0].used_by:
+            return  # Keras has taken the logits of a softmax, which is a finding itself
+        if _is_over_units(context, shape):
+            self.found_in(context, f"it gets the result of {found}, of shape {shape}")
 
 
-def _is_of_one(scores: Any) -> bool:
-    node = producer(scores, keeps_axes=True)
-    over = axis(node, scores.dim()) if kind(node) == "Softmax" else None
-    return over is not None and scores.shape[over] == 1
+def _units(context: OpContext, shape: tuple[int | None, ...]) -> int:
+    """The axis of a layer's units."""
+    return len(shape) - 1 if context.namespace.startswith("tensorflow/") else 1
+
+
+def _is_over_units(context: OpContext, shape: tuple[int | None, ...]) -> bool:
+    """The softmax runs over the units, and not over the steps of an attention; or a loss gets classes as whole numbers:
+    probabilities of one class may be meant."""
+    given: dict[str, Any] = operands(context)
+    if context.op.__name__ == "cross_entropy_loss":
+        return not given["target"].is_floating_point()
+    return "dim" not in given or int(given["dim"]) % len(shape) == _units(context, shape)

@@ -4,34 +4,40 @@ from __future__ import annotations
 
 from amanda import OpContext
 
-from ..graph import kind, producer
-from ..rule import Rule, operands
+from ..graph import Producer, inputs, logits_of_sigmoid_loss, producer, producer_of
+from ..rule import Rule
 
+_SOFTMAX = "takes logits and applies softmax itself"
+_SIGMOID = "takes logits and applies sigmoid itself"
+_LOG = "takes log-probabilities"
+_OF_SIGMOID = "sigmoid_cross_entropy_with_logits"
 _WRONG = {
-    "cross_entropy_loss": {"Softmax": "takes logits and applies log_softmax itself"},
-    "binary_cross_entropy_with_logits": {
-        "Sigmoid": "takes logits and applies sigmoid itself",
-        "Softmax": "takes logits and applies sigmoid itself",
-    },
-    "kl_div": {"Softmax": "takes log-probabilities", "Sigmoid": "takes log-probabilities"},
-    "nll_loss_nd": {"Softmax": "takes log-probabilities", "Sigmoid": "takes log-probabilities"},
+    "cross_entropy_loss": {"softmax": "takes logits and applies log_softmax itself"},
+    "binary_cross_entropy_with_logits": {"sigmoid": _SIGMOID, "softmax": _SIGMOID},
+    "nll_loss_nd": {"softmax": _LOG, "sigmoid": _LOG},
+    "kl_div": {"softmax": _LOG, "sigmoid": _LOG},
+    "SoftmaxCrossEntropyWithLogits": {"softmax": _SOFTMAX},
+    "SparseSoftmaxCrossEntropyWithLogits": {"softmax": _SOFTMAX},
+    _OF_SIGMOID: {"sigmoid": _SIGMOID, "softmax": _SIGMOID},
 }
+_SCORES = {"SoftmaxCrossEntropyWithLogits": "features", "SparseSoftmaxCrossEntropyWithLogits": "features"}
 
 
 class SoftmaxBeforeLoss(Rule):
     """A loss that takes logits is given probabilities, so that softmax or sigmoid is applied twice and gradients are small;
     or `nll_loss` or `kl_div`, which take log-probabilities, are given probabilities.
 
-    It looks through views and casts. `log_softmax` before `cross_entropy` is no finding: it changes no value.
+    It looks through views and casts. `log_softmax` before `cross_entropy` is no finding: it changes no value. Keras takes
+    the logits of a softmax or sigmoid itself, where it finds them, and warns: then there is nothing to find.
     """
 
     name = "softmax-before-loss"
     sentence = "a loss gets probabilities"
-    fix = (
-        "give cross_entropy and binary_cross_entropy_with_logits the logits, nll_loss and kl_div the result of "
-        "log_softmax"
+    fix = "give cross_entropy and losses with logits the logits, nll_loss and kl_div the result of log_softmax"
+    ops = (
+        *("cross_entropy_loss", "binary_cross_entropy_with_logits", "nll_loss_nd", "kl_div"),
+        *(f"tensorflow::{name}" for name in (*_SCORES, "Log1p")),
     )
-    ops = tuple(_WRONG)
     bad = """
         F.cross_entropy(model(x).softmax(-1), labels).backward()
     """
@@ -42,7 +48,10 @@ class SoftmaxBeforeLoss(Rule):
     """
 
     def look(self, context: OpContext) -> None:
-        given, op = operands(context), context.op.__name__
-        found = kind(producer(given["self"]))
-        if found in _WRONG[op]:
-            self.found_in(context, f"{op} {_WRONG[op][found]}, and gets the result of {found.lower()}")
+        op, found = context.op.__name__, Producer()
+        if op == "Log1p":
+            op, found = _OF_SIGMOID, producer_of(logits_of_sigmoid_loss(inputs(context)[0]))
+        else:
+            found = producer(context, _SCORES.get(op, "self"))
+        if found.kind in _WRONG[op]:
+            self.found_in(context, f"{op} {_WRONG[op][found.kind]}, and gets the result of {found}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from amanda import OpContext
 
-from ..graph import axis, kind, producer
-from ..rule import Rule, operands
+from ..computed import shape_of
+from ..graph import clipped, inputs, producer, producer_of, without_division
+from ..rule import Rule
 
 
 class SoftmaxOverBatch(Rule):
@@ -14,8 +15,8 @@ class SoftmaxOverBatch(Rule):
 
     name = "softmax-over-batch"
     sentence = "softmax runs over another axis than that of the classes"
-    fix = "log_softmax(dim=1), or dim=-1 if the classes are last"
-    ops = ("nll_loss_nd", "cross_entropy_loss")
+    fix = "log_softmax(dim=1), or dim=-1 if the classes are last; softmax(axis=-1) in TensorFlow"
+    ops = ("nll_loss_nd", "cross_entropy_loss", "tensorflow::Log")
     bad = """
         F.nll_loss(model(x).log_softmax(dim=0), labels).backward()
     """
@@ -26,10 +27,14 @@ class SoftmaxOverBatch(Rule):
     """
 
     def look(self, context: OpContext) -> None:
-        given = operands(context)["self"]
-        node = producer(given, keeps_axes=True)
-        if kind(node) not in ("Softmax", "LogSoftmax") or given.dim() < 2:
+        if context.op.__name__ == "Log":
+            given = shape_of(context.inputs[0])
+            found = producer_of(without_division(clipped(inputs(context)[0]))[0])
+            if given is None or len(given) != 2:
+                return
+        else:
+            given, found = shape_of(context.inputs[0]), producer(context, "self", keeps_axes=True)
+        if found.kind not in ("softmax", "log_softmax") or given is None or len(given) < 2:
             return
-        over = axis(node, given.dim())
-        if over is not None and over != 1:
-            self.found_in(context, f"shape {tuple(given.shape)}, softmax over axis {over}, classes on axis 1")
+        if found.axis is not None and found.axis != 1:
+            self.found_in(context, f"shape {given}, softmax over axis {found.axis}, classes on axis 1")

@@ -1,0 +1,16 @@
+"""Numbers: tensors that have the same value in each run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def number_of(tensor: Any) -> float | None:
+    """The number that a tensor of a graph always is, or that an eager one is; None if it is no number, or not known."""
+    if not isinstance(tensor, tf.Tensor) or tensor.shape.rank != 0:
+        return None
+    is_real = tensor.dtype.is_floating or tensor.dtype.is_integer
+    value = tf.get_static_value(tensor) if is_real else None
+    return None if value is None else float(value)

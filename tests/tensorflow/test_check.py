@@ -1,0 +1,77 @@
+"""Check on TensorFlow: each mistake is named by its rule, and nothing is found in right programs."""
+
+from __future__ import annotations
+
+import amanda
+import check_programs
+import keras_programs
+import numpy as np
+import pytest
+import tensorflow as tf
+from amanda.tools.check import RULES, Check
+from check_programs import FAULTY, NOT_NAMED, RIGHT
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Keras' own, about some of these mistakes
+
+ADVICE = {rule.name for rule in RULES if rule.is_advice}
+MODELS = [
+    *(keras_programs.transformer, keras_programs.lstm, keras_programs.convolutions),
+    *(keras_programs.gradient_penalty, keras_programs.adversarial),
+]
+
+
+def found(program, *arguments, **options):
+    check = Check(**options)
+    with amanda.apply(check):
+        program(*arguments)
+    assert not check.skipped
+    return check
+
+
+@pytest.mark.parametrize("faulty", FAULTY, ids=lambda one: one.name)
+def test_a_mistake_is_named(faulty):
+    (one,) = found(faulty.run, True, advice=faulty.rule in ADVICE).findings()
+    assert one.rule == faulty.rule
+    assert one.place.source.startswith(f"{check_programs.__file__}:")
+
+
+@pytest.mark.parametrize("faulty", FAULTY, ids=lambda one: one.name)
+def test_nothing_is_found_in_the_twin(faulty):
+    assert found(faulty.run, False, advice=True).findings() == []
+
+
+@pytest.mark.parametrize("program", [*NOT_NAMED, *RIGHT], ids=lambda one: one.__name__)
+def test_nothing_is_found(program):
+    assert found(program, advice=True).findings() == []
+
+
+@pytest.mark.parametrize("make", MODELS, ids=lambda one: one.__name__)
+def test_nothing_is_found_in_a_model(make):
+    assert found(make().run, advice=True).findings() == []
+
+
+def test_every_rule_that_knows_tensorflow_has_a_program():
+    assert {one.rule for one in FAULTY} == {rule.name for rule in RULES if rule.knows("tensorflow")}
+
+
+def test_the_answer_names_layer_line_evidence_and_fix():
+    model = check_programs.dense(4, 1, inputs=2, last="softmax")
+    check = Check(only=["one-class", "labels", "missing-zero-grad"])
+    with amanda.apply(check):
+        model(tf.zeros((3, 2)))
+        line = "tests/tensorflow/test_check.py"
+    (one,) = check.findings()
+    layer = f"{model.name}.{model.layers[-1].name}"
+    assert one.place.module_path == layer
+    assert line in one.place.source
+    assert one.evidence == f"it gets the result of linear in {layer}, of shape (3, 1)"
+    head = "1 finding by 2 rules, in 1 operator that they ask for; 1 rule of PyTorch had nothing to look at"
+    assert check.answer().startswith(head)
+
+
+def test_nothing_changes():
+    program = keras_programs.embedding()
+    before, after = program.run(), {}
+    found(lambda: after.update(program.run()), advice=True)
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value, err_msg=name)
