@@ -20,6 +20,7 @@ class Ran(NamedTuple):
     inputs: frozenset[Key]
     parameters: frozenset[str]
     outputs: tuple[Kept | None, ...]  # None where one cannot be read
+    flops: int | None = None  # None if they are not counted
 
 
 @dataclasses.dataclass

@@ -13,6 +13,9 @@ from .arrays import Array, Kept
 from .calls import Call
 from .distance import Distance, distance, tolerance_of
 from .feeds import array_for, feeds_of
+from .file_flops import FileFlops, file_flops
+from .graphs import Exported
+from .joined import Join
 from .model_file import ModelFile
 from .results import Cover, results_of
 from .rows import Row, Unmatched
@@ -28,10 +31,20 @@ class Comparison:
     Arguments:
         written: the export that `file` was made of, if an optimizer or a quantizer has rewritten it.
         tolerance: of relative errors; by default, that of the dtypes.
+        exported: the program of torch.export that is joined with the first call.
+        counts_flops: whether the file's operations are counted in it.
     """
 
-    def __init__(self, file: ModelFile, written: ModelFile, tolerance: float | None) -> None:
+    def __init__(
+        self,
+        file: ModelFile,
+        written: ModelFile,
+        tolerance: float | None,
+        exported: Exported | None,
+        counts_flops: bool,
+    ) -> None:
         self._file, self._tolerance = file, tolerance
+        self._exported, self._counts_flops = exported, counts_flops
         graph = file.proto.graph
         self._cover = Cover(graph)
         made = {name for node in graph.node for name in node.output if name}
@@ -44,6 +57,8 @@ class Comparison:
         self.covered: set[int] = set()  # positions of nodes
         self.without_value: collections.Counter[str] = collections.Counter()  # operators of the first call, by name
         self.output_error: float | None = None  # of the deployed session, the largest of all calls
+        self.join: Join | None = None  # of the first call
+        self.file_flops: FileFlops | None = None
 
     @property
     def nodes(self) -> int:
@@ -70,7 +85,8 @@ class Comparison:
         alignment = Alignment(self._results, shapes, call, feeds)
         matched = {each.result.name: each for each in alignment.matched()}
         self._note_unmatched(alignment, matched)
-        if not self.rows:
+        is_first = not self.rows
+        if is_first:
             joined = {id(each.ran) for each in matched.values()}
             self.without_value.update(ran.place.name for ran in call.ran if id(ran) not in joined)
         if any(name in matched and matched[name].reference.key != kept.key for name, kept in outputs.items()):
@@ -81,6 +97,9 @@ class Comparison:
         del values
         self._compare(given, references, types, matched, call)
         self._compare_outputs(given, outputs)
+        if is_first:
+            self.join = Join(call, matched, references, self._exported)
+            self.file_flops = file_flops(self._file, given) if self._counts_flops else None
 
     def _outputs(self, call: Call) -> dict[str, Kept]:
         """The results of the model by the names of the file's outputs, if there are as many."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from amanda import OpContext, Run, Tool
-from amanda.toolkit import Place, Results, Skips, TellsSkips, Unseen, arrays_in, eager_only, lock, own_work
+from amanda.toolkit import Column, Place, Results, Skips, TellsSkips, Unseen, arrays_in, eager_only, lock, own_work
 from amanda.toolkit.evidence import counted
 from amanda.toolkit.frames import short_line
 from amanda.toolkit.schemas import Sides
+from amanda.tools.flops import Flops
 
 from .arrays import key_of
 from .calls import Call, Calls, Ran
 from .comparison import Comparison
 from .forms import forms
+from .graphs import Exported
 from .model_file import ModelFile
 from .origins import root_class
 from .rows import GROUPINGS, Form, GroupBy, Row
@@ -39,8 +42,9 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
     Rows by "cause" (the default) are the values that differ, in the order of the file's nodes; those of a quantized file
     by their errors. By "value" they are all that were compared. By "unmatched" they are the operators of the file that
     no operator of the program was found for, and why. Their nodes are compared as a part of the values that they lead
-    to. By "form" they are the operators of the program, with the nodes that they became in the file, and with those that
-    ONNX Runtime fuses them into (`ORT_ENABLE_EXTENDED`). See `Results` for `rows`, `table`, `to_pandas` and `reset`.
+    to. By "form" they are the operators of the program in the first call, with the nodes that they became in the file, and
+    with those that ONNX Runtime fuses them into (`ORT_ENABLE_EXTENDED`). See `Results` for `rows`, `table`, `to_pandas`
+    and `reset`.
 
     Arguments:
         path: the ONNX file. Weights may be in other files in its folder.
@@ -49,6 +53,9 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         calls: how many calls of the model are compared. Calls whose arguments do not fit the file's inputs do not count.
         rtol: the relative error that is tolerated: the norm of the difference, divided by that of the reference. By
             default 1e-5, 5e-3 where a side has float16, 4e-2 for bfloat16, and 0.03 in a quantized file.
+        exported: the `torch.export.ExportedProgram` of the model, which rows by "form" have, too.
+        flops: whether rows by "form" have floating point operations, of the program and of the file's nodes as written,
+            by the conventions of `tools.flops`.
 
     Raises:
         ImportError: onnx or onnxruntime is not installed.
@@ -67,6 +74,8 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         written: str | os.PathLike[str] | None = None,
         calls: int = 3,
         rtol: float | None = None,
+        exported: Any = None,
+        flops: bool = False,
     ) -> None:
         super().__init__("export_diff")
         if calls < 1:
@@ -78,10 +87,15 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         self._rtol, self._most = rtol, calls
         self._model = _root_class(self._written)
         self._skips, self._lock = Skips("export_diff"), lock()
+        self._exported = None if exported is None else Exported(exported)
+        self._flops = Flops(cpu_attention=True) if flops else None
         self._calls = Calls(self._model, self._wants, self._ended)
         self._open = 0  # scopes
+        self._thread = 0  # that ran the last operator
         self._optimized: Any = None  # the graph that ONNX Runtime makes of the file
         self.reset()
+        if self._flops is not None:
+            self.depends_on(self._flops)
         self.add_inst_for_op(self._analyze)
 
     # ---- results ----------------------------------------------------------------------------------------------------
@@ -102,6 +116,25 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         """The operators that ran in the first call and whose results are no values of the file, by name, most first: an
         exporter folds a batch normalization into the convolution before it."""
         return dict(self._comparison.without_value.most_common())
+
+    @property
+    def flops(self) -> tuple[int | None, int | None]:
+        """The floating point operations of the first call, and of the file's nodes in it. None if something that may
+        multiply was not counted, or without `flops=True`."""
+        join, file = self._comparison.join, self._comparison.file_flops
+        return None if join is None else join.flops, None if file is None else file.total
+
+    @property
+    def uncounted(self) -> list[str]:
+        """The operators of the first call and the types of the file's nodes that may multiply and were not counted."""
+        join, file = self._comparison.join, self._comparison.file_flops
+        return [] if join is None or file is None else [*join.uncounted, *file.uncounted]
+
+    @property
+    def exported_unmatched(self) -> int:
+        """The operators of `exported` that no operator of the first call was found for."""
+        join = self._comparison.join
+        return 0 if join is None else join.exported_unmatched
 
     @property
     def not_compared(self) -> list[str]:
@@ -136,7 +169,9 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         self.reset_evidence()
         self._skips.reset()
         with self._lock:
-            self._comparison = Comparison(self._file, self._written, self._rtol)
+            self._comparison = Comparison(
+                self._file, self._written, self._rtol, self._exported, self._flops is not None
+            )
             self._refused: collections.Counter[str] = collections.Counter()  # calls, by the reason
             self._compared, self._is_training = 0, False
 
@@ -150,9 +185,21 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
             return rows if by == "value" else [row for row in rows if row.differs]
 
     def _forms(self, rows: list[Row]) -> list[Form]:
+        comparison = self._comparison
+        if comparison.join is None:
+            return []
         if self._optimized is None:
             self._optimized = self._file.optimized()
-        return forms(sorted(rows, key=self._comparison.position), self._file.proto.graph, self._optimized)
+        in_order = sorted(rows, key=comparison.position)
+        return forms(in_order, self._file.proto.graph, self._optimized, comparison.join, comparison.file_flops)
+
+    def _columns(self, by: GroupBy, rows: Sequence[Any]) -> Sequence[Column]:
+        """Without those that nothing was given for."""
+        left_out = {
+            *(("exported",) if self._exported is None else ()),
+            *(("flops", "file_flops") if self._flops is None else ()),
+        }
+        return [column for column in super()._columns(by, rows) if column.field not in left_out]
 
     def _remarks(self, by: GroupBy) -> list[str]:
         return [*(f"not compared: {each}" for each in self.not_compared), *super()._remarks(by)]
@@ -202,7 +249,10 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         )
 
     def _before(self, *inputs: Any, run: Run) -> None:
+        self._thread = threading.get_ident()
         if self._calls.current is not None:
+            if self._flops is not None:
+                run["flops"] = self._flops.total
             arrays = [array for value in inputs for array in arrays_in(value) if not self._skips.is_unreadable(array)]
             run["inputs"] = frozenset(map(key_of, arrays))
 
@@ -210,12 +260,20 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         call, inputs = self._calls.current, run.pop("inputs", None)
         if call is None or inputs is None:
             return
+        flops = self._taken(place.name, run.pop("flops")) if self._flops is not None else None
         arrays = [array for value in results for array in arrays_in(value)]
         kept = tuple(None if self._skips.unreadable(array) else call.store.kept(array) for array in arrays)
         if writes:
             readable = (array for array in arrays if not self._skips.is_unreadable(array) and array.numel())
             call.written.update(array.untyped_storage().data_ptr() for array in readable)
-        call.ran.append(Ran(place, inputs, parameters, kept))
+        call.ran.append(Ran(place, inputs, parameters, kept, flops))
+
+    def _taken(self, name: str, before: int) -> int | None:
+        """The operations since `before`, of an operator; None if it may multiply and was not counted, or another thread has
+        run operators meanwhile."""
+        assert self._flops is not None
+        is_alone = self._thread == threading.get_ident()
+        return self._flops.total - before if is_alone and name not in self._flops.uncounted_products else None
 
     def _ended(self, call: Call) -> None:
         with own_work(), self._lock:
