@@ -101,8 +101,9 @@ def _forms_answer(tool: ExportDiff) -> str:
     fused = sum(bool(row.fused_with) for row in rows)
     gone = sum(not row.optimized for row in rows)
     nodes = sum(len(row.written) for row in rows)
+    subject = "result of modules" if tool.by_module else "operator"
     found = (
-        f"{counted(len(rows), 'operator')} of the program became {counted(nodes, 'node')} of the file; ONNX Runtime fuses "
+        f"{counted(len(rows), subject)} of the program became {counted(nodes, 'node')} of the file; ONNX Runtime fuses "
         f"{fused:,} of them with others, and needs no node for {gone:,}"
     )
     if all(each is not None for each in tool.flops):
@@ -119,7 +120,7 @@ def _forms_answer(tool: ExportDiff) -> str:
         more.insert(
             0, f"without a counterpart in the program: {counted(tool.exported_unmatched, 'operator')} of the .pt2 file"
         )
-    if tool.without_value:
+    if tool.without_value and not tool.by_module:
         names = ", ".join(f"{name} {count:,}" for name, count in tool.without_value.items())
         more.insert(0, f"operators of the program whose results are no values of the file: {names}")
     return "\n".join([found, *more])

@@ -21,8 +21,14 @@ from .comparison import Comparison
 from .forms import forms
 from .graphs import Exported
 from .model_file import ModelFile
+from .module_alignment import FileModules
 from .origins import root_class
 from .rows import GROUPINGS, Form, GroupBy, Row
+
+BY_MODULE = (
+    "by module: the nodes say of which modules they were made, as dynamo=False exports them, and not of which operators and"
+    " lines; a row has the operator that made the module's result"
+)
 
 
 class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
@@ -37,7 +43,8 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
     The program runs as without the tool. The result of each operator of the model is the reference for the value of the
     file that `torch.onnx.export(dynamo=True)` has made of it. ONNX Runtime then runs a copy of the file, in which
     whatever reads such a value gets the reference instead. So a value differs only if the nodes that compute it do,
-    and several causes are found at once.
+    and several causes are found at once. A file of `dynamo=False` has only the modules of its nodes: it is compared by
+    their results.
 
     Rows by "cause" (the default) are the values that differ, in the order of the file's nodes; those of a quantized file
     by their errors. By "value" they are all that were compared. By "unmatched" they are the operators of the file that
@@ -85,11 +92,12 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         self._file = ModelFile(path)
         self._written = self._file if written is None else ModelFile(written)
         self._rtol, self._most = rtol, calls
-        self._model = _root_class(self._written)
+        self._model = root_class(self._written.proto.graph.node)
+        self._modules = None if self._model is not None else _modules(self._written)
         self._skips, self._lock = Skips("export_diff"), lock()
         self._exported = None if exported is None else Exported(exported)
         self._flops = Flops(cpu_attention=True) if flops else None
-        self._calls = Calls(self._model, self._wants, self._ended)
+        self._calls = Calls(self._is_model, self._wants, self._ended, self._modules is not None)
         self._open = 0  # scopes
         self._thread = 0  # that ran the last operator
         self._optimized: Any = None  # the graph that ONNX Runtime makes of the file
@@ -99,6 +107,11 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         self.add_inst_for_op(self._analyze)
 
     # ---- results ----------------------------------------------------------------------------------------------------
+
+    @property
+    def by_module(self) -> bool:
+        """Whether rows are about modules: the file does not say of which operators its nodes were made."""
+        return self._modules is not None
 
     @property
     def compared(self) -> int:
@@ -149,8 +162,10 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         comparison = self._comparison
         nodes = f"{len(comparison.covered):,} of {counted(comparison.nodes, 'node')}"
         values, calls = counted(len(comparison.rows), "value"), counted(self._compared, "call")
-        basis = f"{values} that {nodes} compute, in {calls} of {self._model}"
+        basis = f"{values} that {nodes} compute, in {calls} of {self._name_of_model}"
         found = [_sentence(rows, basis)]
+        if self.by_module:
+            found.append(BY_MODULE)
         if self.output_error is not None:
             found.append(
                 f"outputs of the file differ from the program's by {self.output_error:.2g}, as an optimized session"
@@ -159,7 +174,7 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
                 found.append("no node does that by itself: smaller errors add up, or the session's optimizations do it")
         if rows and self._is_training:
             found.append(
-                f"{self._model} was in training mode, where dropout and batch norm compute something else: eval()"
+                f"{self._name_of_model} was in training mode, where dropout and batch norm compute something else: eval()"
             )
         if missing:
             found.append(f"not compared: {', '.join(missing)}")
@@ -170,10 +185,11 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         self._skips.reset()
         with self._lock:
             self._comparison = Comparison(
-                self._file, self._written, self._rtol, self._exported, self._flops is not None
+                self._file, self._written, self._rtol, self._exported, self._flops is not None, self._modules
             )
             self._refused: collections.Counter[str] = collections.Counter()  # calls, by the reason
             self._compared, self._is_training = 0, False
+            self._class = ""  # of the model, once it was called
 
     def _rows(self, by: GroupBy) -> list[Any]:
         with self._lock:
@@ -202,19 +218,29 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         return [column for column in super()._columns(by, rows) if column.field not in left_out]
 
     def _remarks(self, by: GroupBy) -> list[str]:
-        return [*(f"not compared: {each}" for each in self.not_compared), *super()._remarks(by)]
+        by_module = [BY_MODULE] if self.by_module and by != "cause" else []  # the answer says it, too
+        return [*by_module, *(f"not compared: {each}" for each in self.not_compared), *super()._remarks(by)]
 
     def _missing(self) -> Iterator[str]:
         with self._lock:
             for why, count in self._refused.items():
-                yield f"{counted(count, 'call')} of {self._model}: {why}"
+                yield f"{counted(count, 'call')} of {self._name_of_model}: {why}"
             if not self._compared:
                 if not self._refused:
-                    yield f"the program has called no {self._model}, which is the model that was exported"
+                    yield self._none_called()
                 return
             left = self._comparison.nodes - len(self._comparison.covered)
             if left:
                 yield f"{counted(left, 'node')} that lead to no value with a reference"
+
+    @property
+    def _name_of_model(self) -> str:
+        return self._model or self._class or "the model"
+
+    def _none_called(self) -> str:
+        if self._model is not None:
+            return f"the program has called no {self._model}, which is the model that was exported"
+        return "the program has called no model that has all the modules in the names of the file's nodes"
 
     def _omissions(self) -> list[Unseen]:
         return [Unseen("uncompared", 1, text) for text in self._missing()]
@@ -230,6 +256,11 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         self._open -= 1
         if not self._open:
             self._calls.close()
+
+    def _is_model(self, module: Any) -> bool:
+        if self._modules is None:
+            return type(module).__name__ == self._model
+        return self._modules.are_in(module)
 
     def _wants(self) -> bool:
         return self._compared < self._most
@@ -277,6 +308,7 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
 
     def _ended(self, call: Call) -> None:
         with own_work(), self._lock:
+            self._class = type(call.model).__name__
             try:
                 if call.refused:
                     raise ValueError(call.refused)
@@ -289,13 +321,13 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
                 self._is_training |= call.is_training
 
 
-def _root_class(file: ModelFile) -> str:
-    found = root_class(file.proto.graph.node)
-    if found is None:
+def _modules(file: ModelFile) -> FileModules:
+    found = FileModules(file.proto.graph)
+    if not found.positions:
         raise ValueError(
-            f"[export_diff] {file.path!r} does not say which operators of PyTorch its nodes were made of: export it with "
-            "torch.onnx.export(..., dynamo=True); if the file was made of such an export, give that, too (written=, "
-            "--export)"
+            f"[export_diff] {file.path!r} does not say of which operators or modules of PyTorch its nodes were made: export"
+            " it with torch.onnx.export(..., dynamo=True); if the file was made of such an export, give that, too (written="
+            ", --export)"
         )
     return found
 

@@ -37,7 +37,7 @@ class Unmatched:
     """A value of the file without a counterpart. Its nodes are compared as a part of the values that they lead to."""
 
     value: str
-    op: str  # of the exported program: "linear"
+    op: str  # of the exported program: "linear"; by module, the type of the last node
     module_path: str
     why: str
 

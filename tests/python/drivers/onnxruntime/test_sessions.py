@@ -163,6 +163,25 @@ def test_a_session_of_a_file_and_of_bytes_have_the_same_ids(tmp_path):
     assert len({*ids[0]}) == len(ids[0]) >= 3
 
 
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("/encoder/fc1/Relu", "encoder.fc1"),
+        ("/row/row.1/row.1.0/act/Relu_1", "row.1.0.act"),  # of a Sequential
+        ("/layers.0/Relu", "layers.0"),
+        ("relu", ""),
+    ],
+)
+def test_a_module_is_read_off_the_name_of_a_node(name, module):
+    """As torch.onnx.export(dynamo=False) writes it."""
+    proto, tool = model(), Every("after")
+    (relu,) = (node for node in proto.graph.node if node.op_type == "Relu")
+    relu.name = name
+    with amanda.apply(tool):
+        session(proto, level="DISABLED").run(None, {"x": X})
+    assert module in {path for path, _ in tool.places.values()}
+
+
 def test_models_with_other_weights_have_other_ids():
     seen = []
     tool = amanda.Tool("ids")
