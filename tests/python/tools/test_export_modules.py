@@ -218,3 +218,36 @@ def test_operators_are_joined_by_module(tmp_path):
     assert (stem.name, stem.program) == ("aten::batch_norm", ("aten::conv2d", "aten::batch_norm"))
     assert stem.written == ("Conv",)
     assert rows[-1].program == ("aten::mean", "aten::dropout", "aten::linear")
+
+
+def test_a_quantized_file_has_the_places_of_its_export(tmp_path):
+    """The error of each row is that of 8 bits; a scale that is 8 times too large is on top."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+
+    model, (x,), file = made("Perceptron")
+    (tmp_path / "model.onnx").write_bytes(file)
+    feeds = iter([{onnx.load_from_string(file).graph.input[0].name: x.numpy()}])
+
+    class Reader(CalibrationDataReader):
+        def get_next(self):
+            return next(feeds, None)
+
+    quantize_static(
+        tmp_path / "model.onnx", tmp_path / "quantized.onnx", Reader(), quant_format=QuantFormat.QDQ, per_channel=True
+    )
+
+    def diff(path):
+        tool = ExportDiff(path, written=tmp_path / "model.onnx")
+        with amanda.apply(tool), torch.no_grad():
+            model(x)
+        return tool
+
+    rows = diff(tmp_path / "quantized.onnx").rows("value")
+    assert {"norm", "first", "second"} <= {row.module_path for row in rows}
+    assert max(row.error for row in rows) < 0.03
+    fault = onnx.load(tmp_path / "quantized.onnx")
+    (scale,) = (each for each in fault.graph.initializer if each.name == "/first/Gemm_output_0_scale")
+    scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * np.float32(8), scale.name))
+    onnx.save(fault, tmp_path / "fault.onnx")
+    first = diff(tmp_path / "fault.onnx").rows()[0]
+    assert (first.name, first.module_path) == ("aten::linear", "first")

@@ -104,7 +104,8 @@ class Comparison:
         references = {name: each.reference for name, each in matched.items()}
         references.update((name, kept) for name, kept in outputs.items() if name not in references)
         got, compared = self._healed(given, references, types)
-        if by_module is not None and (moved := by_module.moved(got, self._tolerance or MOVED)):
+        found = {name: got[compared[name]] for name in references}
+        if by_module is not None and (moved := by_module.moved(found, self._tolerance or MOVED)):
             matched.update(moved)
             references.update((name, each.reference) for name, each in moved.items())
             got, compared = self._healed(given, references, types)
