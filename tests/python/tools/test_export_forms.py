@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from amanda.cli.main import main
 from amanda.tools.export_diff import ExportDiff
 from export_models import export_of, exported, inputs_of, model_of
 from torch import nn
@@ -213,12 +214,24 @@ def test_the_command(file, tmp_path):
     page = Path(files["html"]).read_text()
     assert "What became of each operator" in page
     assert "net.pt2" in page
-    ran = amanda_ls("--html", files["html"])
-    assert ran.returncode == 2
-    assert "argument --html: it goes with --against-onnx" in ran.stderr
-    ran = amanda_ls("--against-onnx", str(file), "--ops", "linear")
-    assert ran.returncode == 2
-    assert "argument --ops: not with --against-onnx" in ran.stderr
-    ran = amanda_ls("--against-onnx", str(tmp_path / "none.onnx"))
-    assert ran.returncode == 2
-    assert "none.onnx" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--html", "page.html"], "argument --html: it goes with --against-onnx"),
+        (["--against-pt2", "net.pt2"], "argument --against-pt2: it goes with --against-onnx"),
+        (["--against-onnx", "none.onnx", "--ops", "linear"], "argument --ops: not with --against-onnx"),
+        (["--against-onnx", "none.onnx"], "none.onnx"),
+        (["--against-onnx", "none.onnx", "--against-pt2", "none.pt2"], "none.pt2"),
+    ],
+)
+def test_a_mistake_ends_before_the_program_runs(options, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("infer.py").write_text("print('ran')")
+    with pytest.raises(SystemExit) as ended:
+        main(["ls", *options, "infer.py"])
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert says in printed.err
+    assert "ran" not in printed.out
