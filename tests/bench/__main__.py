@@ -6,6 +6,7 @@
     python tests/bench --workloads compiled # programs that torch.compile compiled, alone: writes their tables, too
     python tests/bench --workloads first-use    # first runs, alone: writes their table, too
     python tests/bench --workloads memory   # peak memory, alone: writes its table, too
+    python tests/bench --workloads onnxruntime    # sessions of ONNX Runtime, alone: writes their table, too
     python tests/bench --quick              # does it run?
     python tests/bench --callgrind          # instructions and cache misses in place of time; needs valgrind. --rows: some
 
@@ -25,13 +26,14 @@ import first_use
 import markdown_page
 import measure
 import memory
+import onnx_sessions
 import process
 import report
 import shipped
 import workloads
 
 ROOT = Path(__file__).parents[2]
-ALONE = ["compiled", "first-use", "memory"]  # groups with tables of their own
+ALONE = ["compiled", "first-use", "memory", "onnxruntime"]  # groups with tables of their own
 
 
 def arguments():
@@ -81,12 +83,13 @@ def measured(options, settings):
     programs = compiled.PROGRAMS if "compiled" in groups else []
     fresh = workloads.WORKLOADS if "first-use" in groups else []
     resident = memory.WORKLOADS if "memory" in groups else []
+    sessions = onnx_sessions.PROGRAMS if "onnxruntime" in groups else []
     rest = not (options.workloads or options.rows or options.quick)
     results = {"machine": markdown_page.machine(), "settings": dataclasses.asdict(settings)}
     if options.callgrind:
         say("counting instructions: several minutes")
         return results | callgrind.counts([workload.name for workload in chosen], options.rows)
-    parts = len(chosen) + len(programs) + len(fresh) + len(resident) + 2 * rest
+    parts = len(chosen) + len(programs) + len(fresh) + len(resident) + len(sessions) + 2 * rest
     with Progress("measuring", parts, ticks=True) as progress:
 
         def result(what, function, *arguments):
@@ -113,6 +116,10 @@ def measured(options, settings):
         if resident:
             results["memory"] = [
                 result(f"memory: {workload.name}", memory.peaks, workload, settings) for workload in resident
+            ]
+        if sessions:
+            results["onnxruntime"] = [
+                result(f"ONNX Runtime: {name}", onnx_sessions.measurement, name, settings) for name in sessions
             ]
         if rest:
             results["cache"] = result("the cache", call, shipped.cache_costs, settings)

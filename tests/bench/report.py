@@ -4,6 +4,7 @@ import statistics
 
 import compiled_rows
 import markdown_page
+import onnx_sessions
 import targets
 from configurations import BASELINE, CONFIGURATIONS
 from markdown_page import table
@@ -103,6 +104,15 @@ def memory_table(results):
     return table(["", *(r["workload"] for r in results)], [[n, *(cell(r, n) for r in results)] for n in names])
 
 
+def onnxruntime_table(results):
+    def cell(result, name):
+        ns = result["ns"][name]
+        return duration(ns) if name == onnx_sessions.VANILLA else f"+{duration(max(ns, 0))}"
+
+    names = [onnx_sessions.VANILLA, *onnx_sessions.ROWS]
+    return table(["", *(r["program"] for r in results)], [[n, *(cell(r, n) for r in results)] for n in names])
+
+
 def cache_table(rows):
     return table(
         ["", "cache on", "cache off", "off / on"],
@@ -142,6 +152,7 @@ TABLES = {
     "compiled targets": compiled_target_table,
     "first use": first_use_table,
     "memory": memory_table,
+    "onnxruntime": onnxruntime_table,
     "cache": cache_table,
     "coverage": coverage_table,
     "instructions": count_table,

@@ -6,9 +6,10 @@ import argparse
 import dataclasses
 import functools
 import json
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
-from amanda.cli import program_arguments, statuses
+from amanda.cli import exported_program, program_arguments, statuses
 from amanda.cli.command import Job, run_under
 from amanda.cli.command_output import Report, program_failed
 from amanda.core.evidence import counted
@@ -43,16 +44,12 @@ def job(program: Program, given: argparse.Namespace, program_failed_status: int)
     from amanda.tools.export_diff import ExportDiff  # here: only this option needs it
 
     tool = ExportDiff(given.against_onnx, written=given.export, calls=given.calls or CALLS, rtol=given.rtol)
+    title = f"{given.against_onnx} and {' '.join(program.argv)}"
 
     def report(made: Report, status: object) -> None:
         with made.part("print the table"):
             _print(tool, given.top)
-        if "json" in files:
-            with made.part(f"write {files['json']!r}"), open(files["json"], "w", encoding="utf-8") as file:
-                json.dump([dataclasses.asdict(row) for row in tool.rows()], file, indent=1)
-        if "html" in files:
-            with made.part(f"write {files['html']!r}"):
-                _write_page(tool, f"{given.against_onnx} and {' '.join(program.argv)}", files["html"])
+        _write(tool, "cause", files, made, lambda path: _write_page(tool, title, path))
         if made.status is None:
             made.status = _status(tool)
 
@@ -67,23 +64,34 @@ def forms_job(program: Program, given: argparse.Namespace) -> Job:
             raise ValueError(
                 f"argument --{name}: not with --against-onnx, which lists the file's operators in their order"
             )
-    file = program_arguments.output_file(given.json)
+    files = program_arguments.files_of(given, FILES)
     from amanda.tools.export_diff import ExportDiff
 
-    tool = ExportDiff(given.against_onnx, calls=1)
+    exported = exported_program.loaded(given.against_pt2) if given.against_pt2 else None
+    tool = ExportDiff(given.against_onnx, calls=1, exported=exported, flops=True)
+    title = ", ".join(filter(None, [" ".join(program.argv), given.against_pt2, given.against_onnx]))
 
     def report(made: Report, status: object) -> None:
-        rows = tool.rows("form")
-        if file is None:
+        if "json" not in files:
             with made.part("print the table"):
                 print(f"\n{_forms_answer(tool)}", flush=True)
-                if rows:
+                if tool.rows("form"):
                     print(tool.table("form", top=given.top), flush=True)
-        else:
-            with made.part(f"write {file.name!r}"), file:
-                json.dump([dataclasses.asdict(row) for row in rows], file, indent=1)
+        _write(tool, "form", files, made, lambda path: _write_forms_page(tool, title, path))
 
     return run_under(tool, program, given, report, coverage=True)
+
+
+def _write(
+    tool: ExportDiff, by: GroupBy, files: Mapping[str, str], made: Report, write_page: Callable[[str], object]
+) -> None:
+    """The files that options name."""
+    if "json" in files:
+        with made.part(f"write {files['json']!r}"), open(files["json"], "w", encoding="utf-8") as file:
+            json.dump([dataclasses.asdict(row) for row in tool.rows(by)], file, indent=1)
+    if "html" in files:
+        with made.part(f"write {files['html']!r}"):
+            write_page(files["html"])
 
 
 def _forms_answer(tool: ExportDiff) -> str:
@@ -93,16 +101,26 @@ def _forms_answer(tool: ExportDiff) -> str:
     fused = sum(bool(row.fused_with) for row in rows)
     gone = sum(not row.optimized for row in rows)
     nodes = sum(len(row.written) for row in rows)
+    subject = "result of modules" if tool.by_module else "operator"
     found = (
-        f"{counted(len(rows), 'operator')} of the program became {counted(nodes, 'node')} of the file; ONNX Runtime fuses "
+        f"{counted(len(rows), subject)} of the program became {counted(nodes, 'node')} of the file; ONNX Runtime fuses "
         f"{fused:,} of them with others, and needs no node for {gone:,}"
     )
+    if all(each is not None for each in tool.flops):
+        program, file = (f"{each / 1e6:,.4g}" for each in tool.flops if each is not None)
+        found += f"\n{program} MFLOP in the program, {file} in the file"
+    elif tool.uncounted:
+        found += f"\nnot counted, may multiply: {', '.join(tool.uncounted)}"
     more = [f"not joined: {', '.join(tool.not_compared)}"] if tool.not_compared else []
     if unmatched := len(tool.rows("unmatched")):
         more.insert(
             0, f"{_without_counterpart(unmatched)}: their nodes are in the rows of the values that they lead to"
         )
-    if tool.without_value:
+    if tool.exported_unmatched:
+        more.insert(
+            0, f"without a counterpart in the program: {counted(tool.exported_unmatched, 'operator')} of the .pt2 file"
+        )
+    if tool.without_value and not tool.by_module:
         names = ", ".join(f"{name} {count:,}" for name, count in tool.without_value.items())
         more.insert(0, f"operators of the program whose results are no values of the file: {names}")
     return "\n".join([found, *more])
@@ -123,6 +141,16 @@ def _print(tool: ExportDiff, top: int | None) -> None:
             "--html lists them",
             flush=True,
         )
+
+
+def _write_forms_page(tool: ExportDiff, title: str, path: str) -> None:
+    from amanda.reports.html_page import HtmlPage
+
+    page = HtmlPage("A program and its files", f"{title}\n{_forms_answer(tool)}")
+    for by in ("form", "unmatched"):
+        if tool.rows(by):
+            page.add_results(TABLES[by], tool, by)
+    page.write(path)
 
 
 def _write_page(tool: ExportDiff, title: str, path: str) -> None:

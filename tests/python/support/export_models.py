@@ -126,7 +126,7 @@ def exported(model: nn.Module, arguments: tuple[object, ...], path: Path, **opti
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            model, arguments, str(path), dynamo=True, verbose=False, **{"external_data": False, **options}
+            model, arguments, str(path), **{"dynamo": True, "verbose": False, "external_data": False, **options}
         )
     return path
 

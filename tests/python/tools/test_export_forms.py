@@ -7,12 +7,15 @@ import textwrap
 from pathlib import Path
 
 import amanda
+import onnx
 import onnxruntime
 import pytest
 import torch
+from amanda.cli.main import main
 from amanda.tools.export_diff import ExportDiff
-from export_models import exported
+from export_models import export_of, exported, inputs_of, model_of
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 
 class Net(nn.Module):
@@ -81,6 +84,89 @@ def test_the_optimized_nodes_are_those_of_a_session(joined, file, tmp_path):
     assert set(listed) == {name.removeprefix("onnx::") for space, name in seen if space.startswith("onnxruntime/")}
 
 
+def counted_by_torch(model, *arguments):
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(*arguments)
+    return counter.get_total_flops()
+
+
+def test_a_row_has_the_operators_of_all_forms_and_the_operations_that_torch_counts(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(export_of("Decoder"))
+    model, arguments = model_of("Decoder"), inputs_of("Decoder")
+    torch.export.save(torch.export.export(model, arguments), tmp_path / "model.pt2")
+    program = torch.export.load(tmp_path / "model.pt2")
+    diff = ExportDiff(tmp_path / "model.onnx", exported=program, flops=True)
+    with amanda.apply(diff), torch.no_grad():
+        model(*arguments)
+    rows, total = diff.rows("form"), counted_by_torch(model, *arguments)
+    assert diff.flops == (total, total)
+    assert diff.uncounted == []
+    assert sum(row.flops for row in rows) == sum(row.file_flops for row in rows) == total
+    assert all(row.flops == row.file_flops for row in rows)
+    assert all(row.name in row.program and row.name in row.exported for row in rows)
+    # What torch.export keeps, and the program does not run again: constants.
+    assert diff.exported_unmatched == sum("lift_fresh" in node.name for node in program.graph.nodes)
+    assert {".pt2", "MFLOP"} <= set(str(diff.table("form")).split())
+
+
+def test_operations_of_an_operator_without_a_value_are_in_the_row_that_it_leads_to(file):
+    diff = ExportDiff(file, flops=True)
+    with amanda.apply(diff), torch.no_grad():
+        net()(X)
+    norm = diff.rows("form")[0]
+    assert norm.program == ("aten::conv2d", "aten::batch_norm")
+    assert norm.flops == norm.file_flops == counted_by_torch(net().conv, X)
+
+
+def test_a_node_that_may_multiply_and_is_not_counted_is_named(file, tmp_path):
+    """The linear layer as an Einsum."""
+    model = onnx.load(file)
+    (gemm,) = (node for node in model.graph.node if node.op_type == "Gemm")
+    einsum = onnx.helper.make_node("Einsum", gemm.input[:2], ["product"], name="product", equation="ab,cb->ac")
+    add = onnx.helper.make_node("Add", ["product", gemm.input[2]], gemm.output, name="sum")
+    for node in (einsum, add):
+        node.metadata_props.extend(gemm.metadata_props)
+    i = list(model.graph.node).index(gemm)
+    model.graph.node.remove(gemm)
+    for node in (add, einsum):
+        model.graph.node.insert(i, node)
+    onnx.save(model, tmp_path / "einsum.onnx")
+    diff = ExportDiff(tmp_path / "einsum.onnx", flops=True)
+    with amanda.apply(diff), torch.no_grad():
+        net()(X)
+    linear = diff.rows("form")[-1]
+    assert (linear.written, linear.file_flops) == (("Einsum", "Add"), None)
+    assert diff.uncounted == ["Einsum"]
+    assert diff.flops[1] is None
+
+
+# ---- the .pt2 file ---------------------------------------------------------------------------------------------------
+
+
+def test_a_pt2_file_with_dynamic_sizes_is_joined_for_the_sizes_of_the_call(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(export_of("Cached"))
+    model, (x, keys) = model_of("Cached"), inputs_of("Cached")
+    n = torch.export.Dim("n", min=2, max=64)
+    program = torch.export.export(model, (x, keys), dynamic_shapes={"x": None, "keys": {1: n}})
+    diff = ExportDiff(tmp_path / "model.onnx", exported=program)
+    with amanda.apply(diff), torch.no_grad():
+        model(x, torch.randn(1, 9, 8))
+    assert all(row.name in row.exported for row in diff.rows("form"))
+
+
+def test_a_pt2_file_of_another_model_has_no_counterparts(joined, file):
+    diff = ExportDiff(file, exported=torch.export.export(nn.Sequential(nn.Tanh()), (X,)))
+    with amanda.apply(diff), torch.no_grad():
+        net()(X)
+    assert {row.exported for row in diff.rows("form")} == {()}
+    assert diff.exported_unmatched == 1
+    assert [row.written for row in diff.rows("form")] == [row.written for row in joined.rows("form")]
+
+
+def test_columns_are_those_that_something_was_given_for(joined):
+    assert {".pt2", "MFLOP"}.isdisjoint(str(joined.table("form")).split())
+
+
 def test_the_command(file, tmp_path):
     script = tmp_path / "infer.py"
     script.write_text(
@@ -112,15 +198,40 @@ def test_the_command(file, tmp_path):
     assert lines[0].startswith(
         "4 operators of the program became 4 nodes of the file; ONNX Runtime fuses 2 of them with"
     )
-    assert lines[1].startswith("operators of the program whose results are no values of the file: ")
-    assert "aten::conv2d 1" in lines[1]
+    total = f"{counted_by_torch(net(), X) / 1e6:,.4g}"
+    assert lines[1] == f"{total} MFLOP in the program, {total} in the file"
+    assert lines[2].startswith("operators of the program whose results are no values of the file: ")
+    assert "aten::conv2d 1" in lines[2]
     (linear,) = (line for line in lines if "aten::linear" in line)
-    assert linear.split()[-2:] == ["Gemm", "Gemm"]
-    ran = amanda_ls("--against-onnx", str(file), "--json", str(tmp_path / "rows.json"))
-    assert [row["written"] for row in json.loads((tmp_path / "rows.json").read_text())][-1] == ["Gemm"]
-    ran = amanda_ls("--against-onnx", str(file), "--ops", "linear")
-    assert ran.returncode == 2
-    assert "argument --ops: not with --against-onnx" in ran.stderr
-    ran = amanda_ls("--against-onnx", str(tmp_path / "none.onnx"))
-    assert ran.returncode == 2
-    assert "none.onnx" in ran.stderr
+    assert linear.split()[-4:] == ["Gemm", "Gemm", *[f"{2 * 2 * 16 * 5 / 1e6:.4g}"] * 2]
+    torch.export.save(torch.export.export(net(), (X,)), tmp_path / "net.pt2")
+    files = {name: str(tmp_path / f"rows.{name}") for name in ("json", "html")}
+    written = [argument for name, path in files.items() for argument in (f"--{name}", path)]
+    ran = amanda_ls("--against-onnx", str(file), "--against-pt2", str(tmp_path / "net.pt2"), *written)
+    assert ran.returncode == 0, ran.stderr
+    row = json.loads(Path(files["json"]).read_text())[-1]
+    assert (row["exported"], row["written"]) == (["aten::linear"], ["Gemm"])
+    page = Path(files["html"]).read_text()
+    assert "What became of each operator" in page
+    assert "net.pt2" in page
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--html", "page.html"], "argument --html: it goes with --against-onnx"),
+        (["--against-pt2", "net.pt2"], "argument --against-pt2: it goes with --against-onnx"),
+        (["--against-onnx", "none.onnx", "--ops", "linear"], "argument --ops: not with --against-onnx"),
+        (["--against-onnx", "none.onnx"], "none.onnx"),
+        (["--against-onnx", "none.onnx", "--against-pt2", "none.pt2"], "none.pt2"),
+    ],
+)
+def test_a_mistake_ends_before_the_program_runs(options, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("infer.py").write_text("print('ran')")
+    with pytest.raises(SystemExit) as ended:
+        main(["ls", *options, "infer.py"])
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert says in printed.err
+    assert "ran" not in printed.out

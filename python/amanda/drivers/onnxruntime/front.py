@@ -10,7 +10,7 @@ from typing import Any
 import onnxruntime
 
 from amanda.core import fork
-from amanda.drivers.onnxruntime import op_types, port, program
+from amanda.drivers.onnxruntime import bindings, op_types, port, program
 from amanda.drivers.onnxruntime.chain import Chain
 from amanda.drivers.onnxruntime.op_types import BACKEND
 from amanda.drivers.onnxruntime.program import Program, Unreadable
@@ -23,7 +23,9 @@ _lock = fork.rlock()  # a graph is read by one thread
 
 
 def watch() -> None:
-    """From now on, sessions remember which file they were made of: it may change before they run in a scope."""
+    """From now on, sessions remember which file they were made of, which may change before they run in a scope, and
+    bindings what is bound."""
+    bindings.watch()
     make = port.InferenceSession.__init__
 
     @functools.wraps(make)
@@ -104,22 +106,30 @@ def _run_with_ort_values(
 
 
 @functools.wraps(port.run_with_iobinding.original)
-def _run_with_iobinding(self: Any, *args: Any, **kwargs: Any) -> Any:
-    _warn_if_wanted(self, "run_with_iobinding")
-    return port.run_with_iobinding.original(self, *args, **kwargs)
+def _run_with_iobinding(self: Any, iobinding: Any, run_options: Any = None) -> Any:
+    """Runs twice: the session decides where its results are, and those of the chain are written over them."""
+    names, results = bindings.outputs_of(iobinding), None
+    chain = _chain(self, names) if names else None
+    try:
+        if chain is not None and chain.accepts(given := bindings.inputs_of(iobinding)):
+            results = chain.run(given, run_options)  # before outputs are written, which may be in the memory of inputs
+    except Unreadable as why:
+        warn(f"run_with_iobinding() runs without tools: {why}; use run()")
+    returned = port.run_with_iobinding.original(self, iobinding, run_options)
+    if results is not None:
+        why_not = bindings.write(iobinding, dict(zip(names, results, strict=True)))
+        if why_not:
+            warn(f"results of run_with_iobinding() are those without tools: {why_not}; use run()")
+    return returned
 
 
 @functools.wraps(port.run_with_ortvaluevector.original)
 def _run_with_ortvaluevector(self: Any, *args: Any, **kwargs: Any) -> Any:
-    _warn_if_wanted(self, "run_with_ortvaluevector")
-    return port.run_with_ortvaluevector.original(self, *args, **kwargs)
-
-
-def _warn_if_wanted(session: Any, method: str) -> None:
     if BACKEND.toolset() is not None:
-        known = _program_of(session)
+        known = _program_of(self)
         if known is None or any(map(BACKEND.wants, op_types.types_in(known.model))):
-            warn(f"{method}() runs without tools, as a binding does not tell its inputs; use run()")
+            warn("run_with_ortvaluevector() runs without tools; use run() or run_with_iobinding()")
+    return port.run_with_ortvaluevector.original(self, *args, **kwargs)
 
 
 def _chain(session: Any, output_names: Sequence[str] | None) -> Chain | None:

@@ -51,7 +51,7 @@ class Places:
             if place is not None:
                 return place
         name = next((each.name for each in covered if each.name), node.name)
-        return Place(name.rpartition("/")[0].strip("/").replace("/", "."))  # exports by TorchScript: "/fc1/Gemm"
+        return Place(_module_of(name))
 
     def _walk(self, name: str, found: dict[str, Any]) -> None:
         todo = [name]
@@ -60,6 +60,17 @@ class Places:
             if node is not None and _key(node) not in found:
                 found[_key(node)] = node
                 todo += [each for each in reads(node) if each not in self._kept]
+
+
+def _module_of(name: str) -> str:
+    """The module in the name of a node of exports by TorchScript: "/encoder/fc1/Gemm". Those in a Sequential have its name
+    once more: "/layers/layers.0/Gemm"."""
+    path: list[str] = []
+    for part in name.strip("/").split("/")[:-1]:
+        if path and part.startswith(f"{path[-1]}."):
+            path.pop()
+        path.append(part)
+    return ".".join(path)
 
 
 def _key(node: Any) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from .arrays import Array, Kept, Key
 from .calls import Call, Ran
 from .results import Result
+from .rows import Unmatched
 from .words import MOVES, word_of
 
 Shape = tuple[tuple[int, ...], str]  # of a value, and the kind of its elements: "f", "i", "b"
@@ -33,7 +34,7 @@ class Alignment:
     """
 
     def __init__(self, results: Sequence[Result], shapes: Mapping[str, Shape], call: Call, feeds: Mapping[str, Kept]):
-        self._shapes, self._call, self._feeds = shapes, call, feeds
+        self._results, self._shapes, self._call, self._feeds = results, shapes, call, feeds
         self._groups: dict[str, list[Result]] = collections.defaultdict(list)  # by FX node
         for each in results:
             if each.name in shapes:
@@ -55,9 +56,18 @@ class Alignment:
             for result, kept in zip(self._groups[fx], self._outputs(fx, i), strict=False)
         ]
 
-    def why_unmatched(self, fx: str) -> str:
-        """`fx`: an operator that has no counterpart."""
-        first = self._groups[fx][0]
+    def unmatched(self) -> list[Unmatched]:
+        """The values without a counterpart, and why."""
+        return [
+            Unmatched(each.name, each.origin.op, each.origin.module_path, self._why_unmatched(each))
+            for each in self._results
+            if each.name not in self._shapes or each.origin.name not in self._found
+        ]
+
+    def _why_unmatched(self, result: Result) -> str:
+        if result.name not in self._shapes:
+            return "ONNX Runtime's Python has no array for it"
+        first = self._groups[result.origin.name][0]
         word, (shape, _) = word_of(first.origin.op), self._shapes[first.name]
         here = self._by_module.get(first.origin.module_path, [])
         if not here:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from amanda.toolkit import Place, arrays_of, own_work
 
 from .arrays import Kept, Key, Store
+from .origins import scope_name
 
 
 class Ran(NamedTuple):
@@ -20,6 +21,17 @@ class Ran(NamedTuple):
     inputs: frozenset[Key]
     parameters: frozenset[str]
     outputs: tuple[Kept | None, ...]  # None where one cannot be read
+    flops: int | None = None  # None if they are not counted
+
+
+class ModuleRun(NamedTuple):
+    """A run of a module in a call."""
+
+    path: str  # in the model
+    scope: tuple[str, ...]  # the names of it and of the modules that run it, as TorchScript's exporter writes them
+    start: int  # its operators in `Call.ran`
+    end: int
+    results: tuple[Kept, ...]
 
 
 @dataclasses.dataclass
@@ -31,9 +43,13 @@ class Call:
     is_training: bool
     store: Store = dataclasses.field(default_factory=Store)
     ran: list[Ran] = dataclasses.field(default_factory=list)
+    modules: list[ModuleRun] = dataclasses.field(
+        default_factory=list
+    )  # in the order of their ends, if they are followed
     arguments: dict[str, list[Kept]] = dataclasses.field(default_factory=dict)  # the tensors of each argument
     results: list[Kept] = dataclasses.field(default_factory=list)
     written: set[int] = dataclasses.field(default_factory=set)  # addresses of the storages that operators wrote to
+    names: dict[int, str] = dataclasses.field(default_factory=dict)  # the paths of modules, by ids; "" if there are two
     refused: str = ""  # the reason why it cannot be compared
 
     def path_inside(self, module_path: str) -> str:
@@ -44,16 +60,23 @@ class Call:
 
 
 class Calls:
-    """Follows the calls of modules of one class, with PyTorch's hooks for all modules, while they are open.
+    """Follows the calls of a model, with PyTorch's hooks for all modules, while they are open.
 
     Arguments:
-        name: of the class.
+        is_model: whether a module is the model.
         wants: whether a call that begins is to be followed.
         ended: gets each call at its end, on the thread that made it.
+        follows_modules: whether calls have the runs of modules.
     """
 
-    def __init__(self, name: str, wants: Callable[[], bool], ended: Callable[[Call], object]) -> None:
-        self._name, self._wants, self._ended = name, wants, ended
+    def __init__(
+        self,
+        is_model: Callable[[Any], bool],
+        wants: Callable[[], bool],
+        ended: Callable[[Call], object],
+        follows_modules: bool,
+    ) -> None:
+        self._is_model, self._wants, self._ended, self._follows_modules = is_model, wants, ended, follows_modules
         self._local = threading.local()
         self._close: list[Callable[[], object]] = []
 
@@ -89,14 +112,23 @@ class Calls:
     def _begin(self, module: Any, arguments: Any) -> None:
         running = self._running()
         running.append(module)
-        if self.current is not None or type(module).__name__ != self._name or not self._wants():
+        if self.current is not None:
+            self._local.starts.append(len(self.current.ran))
+            return
+        if not self._wants() or not self._is_model(module):
             return
         call = Call(module, _path_in(running[0], module), module.training)
         call.arguments = {str(i): _kept(call, value) for i, value in enumerate(arguments)}
+        if self._follows_modules:
+            for name, each in module.named_modules(remove_duplicate=False):
+                call.names[id(each)] = "" if id(each) in call.names else name
         self._local.call = call
+        self._local.starts = []  # of the modules that run in the call: the number of operators before
 
     def _end(self, module: Any, arguments: Any, keywords: Mapping[str, Any], result: Any) -> None:
         running, call = self._running(), self.current
+        if call is not None and self._local.starts:
+            self._note_module(call, running, module, result)
         if running:
             running.pop()
         if call is None or call.model is not module or any(each is module for each in running):
@@ -110,6 +142,16 @@ class Calls:
             for name, key, value in _bound(module, arguments, keywords)
         }
         self._ended(call)
+
+    def _note_module(self, call: Call, running: list[Any], module: Any, result: Any) -> None:
+        start = self._local.starts.pop()
+        if not self._follows_modules or result is None:
+            return
+        inside = [call.names.get(id(each), "") for each in running[-len(self._local.starts) - 1 :]]
+        if all(inside):
+            tensors = [tensor for tensor in _tensors_in(result) if _unreadable(tensor) is None]
+            results = tuple(call.store.kept(tensor) for tensor in tensors)
+            call.modules.append(ModuleRun(inside[-1], tuple(map(scope_name, inside)), start, len(call.ran), results))
 
     def _running(self) -> list[Any]:
         """The modules that this thread runs, the outermost first."""

@@ -13,11 +13,16 @@ from .arrays import Array, Kept
 from .calls import Call
 from .distance import Distance, distance, tolerance_of
 from .feeds import array_for, feeds_of
+from .file_flops import FileFlops, file_flops
+from .graphs import Exported
+from .joined import Join
 from .model_file import ModelFile
+from .module_alignment import FileModules, ModuleAlignment
 from .results import Cover, results_of
 from .rows import Row, Unmatched
 from .weights import Weights
 
+MOVED = 1e-5  # the error of a value that is another operator's result
 _ROUNDED = "DequantizeLinear"
 _READABLE = re.compile(r"tensor\((bool|float|float16|double|u?int(8|16|32|64))\)")  # types as a session names them
 
@@ -28,14 +33,28 @@ class Comparison:
     Arguments:
         written: the export that `file` was made of, if an optimizer or a quantizer has rewritten it.
         tolerance: of relative errors; by default, that of the dtypes.
+        exported: the program of torch.export that is joined with the first call.
+        counts_flops: whether the file's operations are counted in it.
+        modules: those in the names of the nodes, if these have no operators.
     """
 
-    def __init__(self, file: ModelFile, written: ModelFile, tolerance: float | None) -> None:
+    def __init__(
+        self,
+        file: ModelFile,
+        written: ModelFile,
+        tolerance: float | None,
+        exported: Exported | None,
+        counts_flops: bool,
+        modules: FileModules | None,
+    ) -> None:
         self._file, self._tolerance = file, tolerance
+        self._exported, self._counts_flops = exported, counts_flops
         graph = file.proto.graph
         self._cover = Cover(graph)
         made = {name for node in graph.node for name in node.output if name}
         self._results = [each for each in results_of(written.proto.graph) if each.name in made]
+        self._modules = modules
+        self._names = [name for name in modules.values if name in made] if modules else [r.name for r in self._results]
         self._is_quantized = any(node.op_type == _ROUNDED for node in graph.node)
         self._weights = Weights(file)
         self._order = {name: i for i, node in enumerate(graph.node) for name in node.output}
@@ -44,6 +63,8 @@ class Comparison:
         self.covered: set[int] = set()  # positions of nodes
         self.without_value: collections.Counter[str] = collections.Counter()  # operators of the first call, by name
         self.output_error: float | None = None  # of the deployed session, the largest of all calls
+        self.join: Join | None = None  # of the first call
+        self.file_flops: FileFlops | None = None
 
     @property
     def nodes(self) -> int:
@@ -63,24 +84,36 @@ class Comparison:
         feeds = feeds_of(self._file.inputs, call)
         given = {each.name: array_for(each.type.tensor_type.elem_type, feeds[each.name]) for each in self._file.inputs}
         outputs = self._outputs(call)
-        names = list(dict.fromkeys([*(each.name for each in self._results), *outputs]))
+        names = list(dict.fromkeys([*self._names, *outputs]))
         values = self._values(names, given)
         outputs = {name: kept for name, kept in outputs.items() if name in values}
         shapes = {name: (array.shape, kind_of(array)) for name, array in values.items()}
-        alignment = Alignment(self._results, shapes, call, feeds)
+        types = {name: libraries.onnx().helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in values.items()}
+        del values
+        by_module = None if self._modules is None else ModuleAlignment(self._modules, shapes, call)
+        alignment = Alignment(self._results, shapes, call, feeds) if by_module is None else by_module
         matched = {each.result.name: each for each in alignment.matched()}
-        self._note_unmatched(alignment, matched)
-        if not self.rows:
+        for each in alignment.unmatched():
+            self.unmatched.setdefault(each.value, each)
+        is_first = not self.rows
+        if is_first:
             joined = {id(each.ran) for each in matched.values()}
             self.without_value.update(ran.place.name for ran in call.ran if id(ran) not in joined)
         if any(name in matched and matched[name].reference.key != kept.key for name, kept in outputs.items()):
             outputs = {}  # the model returns its results in another order
         references = {name: each.reference for name, each in matched.items()}
         references.update((name, kept) for name, kept in outputs.items() if name not in references)
-        types = {name: libraries.onnx().helper.np_dtype_to_tensor_dtype(values[name].dtype) for name in references}
-        del values
-        self._compare(given, references, types, matched, call)
+        got, compared = self._healed(given, references, types)
+        found = {name: got[compared[name]] for name in references}
+        if by_module is not None and (moved := by_module.moved(found, self._tolerance or MOVED)):
+            matched.update(moved)
+            references.update((name, each.reference) for name, each in moved.items())
+            got, compared = self._healed(given, references, types)
+        self._compare(got, compared, references, types, matched, call)
         self._compare_outputs(given, outputs)
+        if is_first:
+            self.join = Join(call, matched, references, self._exported)
+            self.file_flops = file_flops(self._file, given) if self._counts_flops else None
 
     def _outputs(self, call: Call) -> dict[str, Kept]:
         """The results of the model by the names of the file's outputs, if there are as many."""
@@ -96,17 +129,23 @@ class Comparison:
     def _run(self, proto: Any, names: list[str], feeds: dict[str, Any], *, optimized: bool = False) -> dict[str, Any]:
         return self._file.run(self._file.session(proto, optimized=optimized), names, feeds)
 
+    def _healed(
+        self, given: dict[str, Any], references: dict[str, Kept], types: dict[str, int]
+    ) -> tuple[dict[str, Array], dict[str, str]]:
+        """The values that are compared, and their names by those of their references."""
+        proto, compared = twin.healed(self._file.proto, types, references)
+        feeds = {twin.reference(name): array_for(types[name], kept) for name, kept in references.items()}
+        return self._run(proto, list(compared.values()), {**given, **feeds}), compared
+
     def _compare(
         self,
-        given: dict[str, Any],
+        got: dict[str, Array],
+        compared: dict[str, str],
         references: dict[str, Kept],
         types: dict[str, int],
         matched: dict[str, Matched],
         call: Call,
     ) -> None:
-        proto, compared = twin.healed(self._file.proto, types, references)
-        feeds = {twin.reference(name): array_for(types[name], kept) for name, kept in references.items()}
-        got = self._run(proto, list(compared.values()), {**given, **feeds})
         for name, kept in references.items():
             nodes = self._cover.between(name, references)
             self.covered.update(nodes)
@@ -158,13 +197,6 @@ class Comparison:
         got = self._run(self._file.proto, list(outputs), given, optimized=True)
         errors = [distance(got[name], kept.array).error for name, kept in outputs.items()]
         self.output_error = max([*errors, self.output_error or 0.0])
-
-    def _note_unmatched(self, alignment: Alignment, matched: dict[str, Matched]) -> None:
-        for each in self._results:
-            if each.name not in matched and each.name not in self.unmatched:
-                origin = each.origin
-                why = alignment.why_unmatched(origin.name)
-                self.unmatched[each.name] = Unmatched(each.name, origin.op, origin.module_path, why)
 
     def position(self, row: Row) -> int:
         """The position of its value's node in the file."""

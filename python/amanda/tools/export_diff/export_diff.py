@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from amanda import OpContext, Run, Tool
-from amanda.toolkit import Place, Results, Skips, TellsSkips, Unseen, arrays_in, eager_only, lock, own_work
+from amanda.toolkit import Column, Place, Results, Skips, TellsSkips, Unseen, arrays_in, eager_only, lock, own_work
 from amanda.toolkit.evidence import counted
 from amanda.toolkit.frames import short_line
 from amanda.toolkit.schemas import Sides
+from amanda.tools.flops import Flops
 
 from .arrays import key_of
 from .calls import Call, Calls, Ran
 from .comparison import Comparison
 from .forms import forms
+from .graphs import Exported
 from .model_file import ModelFile
+from .module_alignment import FileModules
 from .origins import root_class
 from .rows import GROUPINGS, Form, GroupBy, Row
+
+BY_MODULE = (
+    "by module: the nodes say of which modules they were made, as dynamo=False exports them, and not of which operators and"
+    " lines; a row has the operator that made the module's result"
+)
 
 
 class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
@@ -34,13 +43,15 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
     The program runs as without the tool. The result of each operator of the model is the reference for the value of the
     file that `torch.onnx.export(dynamo=True)` has made of it. ONNX Runtime then runs a copy of the file, in which
     whatever reads such a value gets the reference instead. So a value differs only if the nodes that compute it do,
-    and several causes are found at once.
+    and several causes are found at once. A file of `dynamo=False` has only the modules of its nodes: it is compared by
+    their results.
 
     Rows by "cause" (the default) are the values that differ, in the order of the file's nodes; those of a quantized file
     by their errors. By "value" they are all that were compared. By "unmatched" they are the operators of the file that
     no operator of the program was found for, and why. Their nodes are compared as a part of the values that they lead
-    to. By "form" they are the operators of the program, with the nodes that they became in the file, and with those that
-    ONNX Runtime fuses them into (`ORT_ENABLE_EXTENDED`). See `Results` for `rows`, `table`, `to_pandas` and `reset`.
+    to. By "form" they are the operators of the program in the first call, with the nodes that they became in the file, and
+    with those that ONNX Runtime fuses them into (`ORT_ENABLE_EXTENDED`). See `Results` for `rows`, `table`, `to_pandas`
+    and `reset`.
 
     Arguments:
         path: the ONNX file. Weights may be in other files in its folder.
@@ -49,6 +60,9 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         calls: how many calls of the model are compared. Calls whose arguments do not fit the file's inputs do not count.
         rtol: the relative error that is tolerated: the norm of the difference, divided by that of the reference. By
             default 1e-5, 5e-3 where a side has float16, 4e-2 for bfloat16, and 0.03 in a quantized file.
+        exported: the `torch.export.ExportedProgram` of the model, which rows by "form" have, too.
+        flops: whether rows by "form" have floating point operations, of the program and of the file's nodes as written,
+            by the conventions of `tools.flops`.
 
     Raises:
         ImportError: onnx or onnxruntime is not installed.
@@ -67,6 +81,8 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         written: str | os.PathLike[str] | None = None,
         calls: int = 3,
         rtol: float | None = None,
+        exported: Any = None,
+        flops: bool = False,
     ) -> None:
         super().__init__("export_diff")
         if calls < 1:
@@ -76,15 +92,26 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         self._file = ModelFile(path)
         self._written = self._file if written is None else ModelFile(written)
         self._rtol, self._most = rtol, calls
-        self._model = _root_class(self._written)
+        self._model = root_class(self._written.proto.graph.node)
+        self._modules = None if self._model is not None else _modules(self._written)
         self._skips, self._lock = Skips("export_diff"), lock()
-        self._calls = Calls(self._model, self._wants, self._ended)
+        self._exported = None if exported is None else Exported(exported)
+        self._flops = Flops(cpu_attention=True) if flops else None
+        self._calls = Calls(self._is_model, self._wants, self._ended, self._modules is not None)
         self._open = 0  # scopes
+        self._thread = 0  # that ran the last operator
         self._optimized: Any = None  # the graph that ONNX Runtime makes of the file
         self.reset()
+        if self._flops is not None:
+            self.depends_on(self._flops)
         self.add_inst_for_op(self._analyze)
 
     # ---- results ----------------------------------------------------------------------------------------------------
+
+    @property
+    def by_module(self) -> bool:
+        """Whether rows are about modules: the file does not say of which operators its nodes were made."""
+        return self._modules is not None
 
     @property
     def compared(self) -> int:
@@ -104,6 +131,25 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         return dict(self._comparison.without_value.most_common())
 
     @property
+    def flops(self) -> tuple[int | None, int | None]:
+        """The floating point operations of the first call, and of the file's nodes in it. None if something that may
+        multiply was not counted, or without `flops=True`."""
+        join, file = self._comparison.join, self._comparison.file_flops
+        return None if join is None else join.flops, None if file is None else file.total
+
+    @property
+    def uncounted(self) -> list[str]:
+        """The operators of the first call and the types of the file's nodes that may multiply and were not counted."""
+        join, file = self._comparison.join, self._comparison.file_flops
+        return [] if join is None or file is None else [*join.uncounted, *file.uncounted]
+
+    @property
+    def exported_unmatched(self) -> int:
+        """The operators of `exported` that no operator of the first call was found for."""
+        join = self._comparison.join
+        return 0 if join is None else join.exported_unmatched
+
+    @property
     def not_compared(self) -> list[str]:
         """The parts that were not compared, in words; empty if all nodes of the file were."""
         return list(self._missing())
@@ -116,8 +162,10 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         comparison = self._comparison
         nodes = f"{len(comparison.covered):,} of {counted(comparison.nodes, 'node')}"
         values, calls = counted(len(comparison.rows), "value"), counted(self._compared, "call")
-        basis = f"{values} that {nodes} compute, in {calls} of {self._model}"
+        basis = f"{values} that {nodes} compute, in {calls} of {self._name_of_model}"
         found = [_sentence(rows, basis)]
+        if self.by_module:
+            found.append(BY_MODULE)
         if self.output_error is not None:
             found.append(
                 f"outputs of the file differ from the program's by {self.output_error:.2g}, as an optimized session"
@@ -126,7 +174,7 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
                 found.append("no node does that by itself: smaller errors add up, or the session's optimizations do it")
         if rows and self._is_training:
             found.append(
-                f"{self._model} was in training mode, where dropout and batch norm compute something else: eval()"
+                f"{self._name_of_model} was in training mode, where dropout and batch norm compute something else: eval()"
             )
         if missing:
             found.append(f"not compared: {', '.join(missing)}")
@@ -136,9 +184,12 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         self.reset_evidence()
         self._skips.reset()
         with self._lock:
-            self._comparison = Comparison(self._file, self._written, self._rtol)
+            self._comparison = Comparison(
+                self._file, self._written, self._rtol, self._exported, self._flops is not None, self._modules
+            )
             self._refused: collections.Counter[str] = collections.Counter()  # calls, by the reason
             self._compared, self._is_training = 0, False
+            self._class = ""  # of the model, once it was called
 
     def _rows(self, by: GroupBy) -> list[Any]:
         with self._lock:
@@ -150,24 +201,46 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
             return rows if by == "value" else [row for row in rows if row.differs]
 
     def _forms(self, rows: list[Row]) -> list[Form]:
+        comparison = self._comparison
+        if comparison.join is None:
+            return []
         if self._optimized is None:
             self._optimized = self._file.optimized()
-        return forms(sorted(rows, key=self._comparison.position), self._file.proto.graph, self._optimized)
+        in_order = sorted(rows, key=comparison.position)
+        return forms(in_order, self._file.proto.graph, self._optimized, comparison.join, comparison.file_flops)
+
+    def _columns(self, by: GroupBy, rows: Sequence[Any]) -> Sequence[Column]:
+        """Without those that nothing was given for."""
+        left_out = {
+            *(("exported",) if self._exported is None else ()),
+            *(("flops", "file_flops") if self._flops is None else ()),
+        }
+        return [column for column in super()._columns(by, rows) if column.field not in left_out]
 
     def _remarks(self, by: GroupBy) -> list[str]:
-        return [*(f"not compared: {each}" for each in self.not_compared), *super()._remarks(by)]
+        by_module = [BY_MODULE] if self.by_module and by != "cause" else []  # the answer says it, too
+        return [*by_module, *(f"not compared: {each}" for each in self.not_compared), *super()._remarks(by)]
 
     def _missing(self) -> Iterator[str]:
         with self._lock:
             for why, count in self._refused.items():
-                yield f"{counted(count, 'call')} of {self._model}: {why}"
+                yield f"{counted(count, 'call')} of {self._name_of_model}: {why}"
             if not self._compared:
                 if not self._refused:
-                    yield f"the program has called no {self._model}, which is the model that was exported"
+                    yield self._none_called()
                 return
             left = self._comparison.nodes - len(self._comparison.covered)
             if left:
                 yield f"{counted(left, 'node')} that lead to no value with a reference"
+
+    @property
+    def _name_of_model(self) -> str:
+        return self._model or self._class or "the model"
+
+    def _none_called(self) -> str:
+        if self._model is not None:
+            return f"the program has called no {self._model}, which is the model that was exported"
+        return "the program has called no model that has all the modules in the names of the file's nodes"
 
     def _omissions(self) -> list[Unseen]:
         return [Unseen("uncompared", 1, text) for text in self._missing()]
@@ -183,6 +256,11 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         self._open -= 1
         if not self._open:
             self._calls.close()
+
+    def _is_model(self, module: Any) -> bool:
+        if self._modules is None:
+            return type(module).__name__ == self._model
+        return self._modules.are_in(module)
 
     def _wants(self) -> bool:
         return self._compared < self._most
@@ -202,7 +280,10 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         )
 
     def _before(self, *inputs: Any, run: Run) -> None:
+        self._thread = threading.get_ident()
         if self._calls.current is not None:
+            if self._flops is not None:
+                run["flops"] = self._flops.total
             arrays = [array for value in inputs for array in arrays_in(value) if not self._skips.is_unreadable(array)]
             run["inputs"] = frozenset(map(key_of, arrays))
 
@@ -210,15 +291,24 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         call, inputs = self._calls.current, run.pop("inputs", None)
         if call is None or inputs is None:
             return
+        flops = self._taken(place.name, run.pop("flops")) if self._flops is not None else None
         arrays = [array for value in results for array in arrays_in(value)]
         kept = tuple(None if self._skips.unreadable(array) else call.store.kept(array) for array in arrays)
         if writes:
             readable = (array for array in arrays if not self._skips.is_unreadable(array) and array.numel())
             call.written.update(array.untyped_storage().data_ptr() for array in readable)
-        call.ran.append(Ran(place, inputs, parameters, kept))
+        call.ran.append(Ran(place, inputs, parameters, kept, flops))
+
+    def _taken(self, name: str, before: int) -> int | None:
+        """The operations since `before`, of an operator; None if it may multiply and was not counted, or another thread has
+        run operators meanwhile."""
+        assert self._flops is not None
+        is_alone = self._thread == threading.get_ident()
+        return self._flops.total - before if is_alone and name not in self._flops.uncounted_products else None
 
     def _ended(self, call: Call) -> None:
         with own_work(), self._lock:
+            self._class = type(call.model).__name__
             try:
                 if call.refused:
                     raise ValueError(call.refused)
@@ -231,13 +321,13 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
                 self._is_training |= call.is_training
 
 
-def _root_class(file: ModelFile) -> str:
-    found = root_class(file.proto.graph.node)
-    if found is None:
+def _modules(file: ModelFile) -> FileModules:
+    found = FileModules(file.proto.graph)
+    if not found.positions:
         raise ValueError(
-            f"[export_diff] {file.path!r} does not say which operators of PyTorch its nodes were made of: export it with "
-            "torch.onnx.export(..., dynamo=True); if the file was made of such an export, give that, too (written=, "
-            "--export)"
+            f"[export_diff] {file.path!r} does not say of which operators or modules of PyTorch its nodes were made: export"
+            " it with torch.onnx.export(..., dynamo=True); if the file was made of such an export, give that, too (written="
+            ", --export)"
         )
     return found
 

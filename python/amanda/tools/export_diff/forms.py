@@ -6,6 +6,8 @@ import collections
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from .file_flops import FileFlops
+from .joined import Join, total
 from .results import Cover
 from .rows import Form, Row
 
@@ -17,7 +19,7 @@ class _Group(NamedTuple):
     optimized: tuple[int, ...]
 
 
-def forms(rows: Sequence[Row], written: Any, optimized: Any) -> list[Form]:
+def forms(rows: Sequence[Row], written: Any, optimized: Any, join: Join, file_flops: FileFlops | None) -> list[Form]:
     """One form for each row.
 
     An optimizer keeps the names of values that it does not fuse away. Between two such values, the nodes of both graphs
@@ -39,6 +41,7 @@ def forms(rows: Sequence[Row], written: Any, optimized: Any) -> list[Form]:
     for row in rows:
         nodes = nodes_of[row.value]
         shared = {each.value: each for i in nodes for each in users[i] if each is not row}
+        joined, own = join.of(row.value), sorted(positions[row.value])
         found.append(
             Form(
                 row.op_id,
@@ -46,9 +49,13 @@ def forms(rows: Sequence[Row], written: Any, optimized: Any) -> list[Form]:
                 row.module_path,
                 row.source,
                 row.value,
+                joined.program,
+                joined.exported,
                 row.op_types,
                 tuple(_type(theirs.node(i)) for i in nodes),
                 tuple(each.name or each.value for each in shared.values()),
+                joined.flops,
+                None if file_flops is None else total(file_flops.of(i, ours.node(i)) for i in own),
             )
         )
     return found

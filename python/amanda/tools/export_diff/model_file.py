@@ -69,7 +69,8 @@ class ModelFile:
         options.log_severity_level = 4  # its errors are raised, too
         if not optimized:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.add_session_config_entry(_WEIGHTS_FOLDER, self.folder)
+        if any(each.data_location == each.EXTERNAL for each in proto.graph.initializer):
+            options.add_session_config_entry(_WEIGHTS_FOLDER, self.folder)
         self.check_unchanged()
         try:
             return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])

@@ -48,6 +48,16 @@ def root_class(nodes: Any) -> str | None:
     return None
 
 
+def scope_name(module_path: str) -> str:
+    """A module in the names of nodes that `torch.onnx.export(dynamo=False)` writes: the last part of its path. Numbers have
+    the part before them: "layers.0"."""
+    parts = module_path.split(".")
+    first = len(parts) - 1
+    while first and parts[first].isdecimal():
+        first -= 1
+    return ".".join(parts[first:])
+
+
 def _listed(text: str) -> list[str]:
     try:
         found = ast.literal_eval(text or "[]")

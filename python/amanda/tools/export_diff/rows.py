@@ -37,7 +37,7 @@ class Unmatched:
     """A value of the file without a counterpart. Its nodes are compared as a part of the values that they lead to."""
 
     value: str
-    op: str  # of the exported program: "linear"
+    op: str  # of the exported program: "linear"; by module, the type of the last node
     module_path: str
     why: str
 
@@ -51,9 +51,13 @@ class Form:
     module_path: str
     source: str  # file:line of the call in the program
     value: str  # the name of its result in the file
+    program: tuple[str, ...]  # the operators of the program that compute it, from the nearest results of other rows
+    exported: tuple[str, ...]  # those of the .pt2 file; empty if none is given, or no counterpart was found
     written: tuple[str, ...]  # types of the nodes that compute it in the file, from the nearest values of other rows
     optimized: tuple[str, ...]  # types of the nodes that ONNX Runtime makes of them; empty if it needs none
     fused_with: tuple[str, ...]  # the other operators of the program in these nodes
+    flops: int | None  # floating point operations of `program`; None if they are not counted
+    file_flops: int | None  # those of `written`
 
 
 def _nodes(row: Any) -> str:
@@ -84,11 +88,34 @@ _UNMATCHED = [
     Column("module", lambda row: row.module_path, left=True, folds=True, field="module_path"),
     Column("why", lambda row: row.why, left=True, folds=True, field="why"),
 ]
+
+
+def _short(names: tuple[str, ...]) -> str:
+    return " ".join(name.rpartition("::")[2] for name in names)
+
+
+def _mega(flops: int | None) -> str:
+    """Empty where nothing multiplies."""
+    return "?" if flops is None else f"{flops / 1e6:.4g}" if flops else ""
+
+
+def _also(row: Form) -> str:
+    """The operators of the program that have no value of their own in the file."""
+    others = list(row.program)
+    if row.name in others:
+        others.remove(row.name)
+    return _short(tuple(others))
+
+
 _FORMS = [
     name_column("id"),
+    Column("with", _also, left=True, folds=True, field="program"),
+    Column(".pt2", lambda row: _short(row.exported), left=True, folds=True, field="exported"),
     Column("in the file", lambda row: " ".join(row.written), left=True, folds=True, field="written"),
     Column("optimized", lambda row: " ".join(row.optimized) or "-", left=True, folds=True, field="optimized"),
     Column("together with", lambda row: listed(row.fused_with), left=True, folds=True, field="fused_with"),
+    Column("MFLOP", lambda row: _mega(row.flops), field="flops"),
+    Column("of the file", lambda row: _mega(row.file_flops), field="file_flops"),
 ]
 GROUPINGS = {
     "cause": Grouping(_COLUMNS, fields_of(Row)),

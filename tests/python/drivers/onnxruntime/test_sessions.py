@@ -1,7 +1,6 @@
 """All ways in which programs make and run sessions."""
 
 import gc
-import logging
 import os
 import subprocess
 import sys
@@ -128,21 +127,128 @@ def test_run_with_ort_values(regime):
     assert tool.values
 
 
-def test_a_binding_runs_without_tools_and_evidence_says_so(caplog):
+def value_of(array):
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+
+INPUTS = {
+    "array": lambda binding, x: binding.bind_cpu_input("x", x),
+    "value": lambda binding, x: binding.bind_ortvalue_input("x", value_of(x)),
+    "pointer": lambda binding, x: binding.bind_input("x", "cpu", 0, np.float32, x.shape, x.ctypes.data),
+}
+OUTPUTS = {
+    "new": lambda binding, y: binding.bind_output("y"),
+    "value": lambda binding, y: binding.bind_ortvalue_output("y", value_of(y)),
+    "pointer": lambda binding, y: binding.bind_output("y", "cpu", 0, np.float32, y.shape, y.ctypes.data),
+}
+
+
+@pytest.fixture(params=[(i, o) for i in INPUTS for o in OUTPUTS if i == "array" or o == "new"], ids="-".join)
+def bound(request):
+    """A session, a binding of it, and the memory that an output was bound to by its address."""
+    opened, given, into = session(), X.copy(), np.zeros((3, 16), np.float32)
+    binding = opened.io_binding()
+    INPUTS[request.param[0]](binding, given)
+    OUTPUTS[request.param[1]](binding, into)
+    yield opened, binding, into if request.param[1] == "pointer" else None
+    assert bits([given]) == bits([X])
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_a_binding(bound, regime):
+    opened, binding, into = bound
+    alone, tool = bits(opened.run(None, {"x": X})), Every(regime)
+    with amanda.apply(tool):
+        for _ in range(2):
+            opened.run_with_iobinding(binding)
+            assert bits(binding.copy_outputs_to_cpu()) == alone
+    assert into is None or bits([into]) == alone
+    assert tool.values
+    assert tool.evidence().is_complete
+
+
+def test_an_edit_is_in_the_memory_that_is_bound(bound):
+    opened, binding, into = bound
+    with amanda.apply(negates("onnx::Relu")):
+        edited = bits(opened.run(None, {"x": X}))
+        opened.run_with_iobinding(binding)
+    assert edited != bits(opened.run(None, {"x": X}))
+    assert bits(binding.copy_outputs_to_cpu()) == edited
+    assert into is None or bits([into]) == edited
+    opened.run_with_iobinding(binding)  # outside of scopes
+    assert bits(binding.copy_outputs_to_cpu()) == bits(opened.run(None, {"x": X}))
+
+
+def test_an_output_may_be_bound_to_the_memory_of_an_input():
+    square = model([helper.make_node("MatMul", ["x", "W"], ["y"])])
+    opened, state, tool = session(square), X.copy(), Every()
+    binding = opened.io_binding()
+    binding.bind_cpu_input("x", state)
+    binding.bind_output("y", "cpu", 0, np.float32, state.shape, state.ctypes.data)
+    expected = [X]
+    with amanda.apply(tool):
+        for _ in range(2):
+            expected = opened.run(None, {"x": expected[0]})
+            opened.run_with_iobinding(binding)
+            assert bits([state]) == bits(expected)
+    assert tool.values
+
+
+def test_what_is_bound_last_counts():
     opened, tool = session(), Every()
     binding = opened.io_binding()
     binding.bind_cpu_input("x", X)
     binding.bind_output("y")
-    with caplog.at_level(logging.WARNING, "amanda"), amanda.apply(tool):
+    binding.clear_binding_inputs()
+    binding.bind_ortvalue_input("x", value_of(X + 1))
+    with amanda.apply(tool):
+        opened.run_with_iobinding(binding)
+    assert bits(binding.copy_outputs_to_cpu()) == bits(opened.run(None, {"x": X + 1}))
+
+
+def test_an_edit_that_does_not_fit_the_memory_is_named():
+    opened, tool = session(), amanda.Tool("cuts")
+    tool.add_inst_for_op(lambda context: context.insert_after_op(lambda y: y[:1]), ops="onnx::Concat")
+    binding = opened.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_output("y")
+    with amanda.apply(tool):
         opened.run_with_iobinding(binding)
     assert bits(binding.copy_outputs_to_cpu()) == bits(opened.run(None, {"x": X}))
-    assert "run_with_iobinding() runs without tools, as a binding does not tell its inputs; use run()" in (
+    assert "results of run_with_iobinding() are those without tools: an edit has changed the dtype or the shape" in (
+        tool.evidence().not_looked_at
+    )
+
+
+def test_a_binding_with_a_dtype_that_numpy_lacks_runs_without_tools_and_evidence_says_so():
+    opened, tool = session(), Every()
+    binding = opened.io_binding()
+    binding.bind_input("x", "cpu", 0, TensorProto.FLOAT, X.shape, X.ctypes.data)
+    binding.bind_output("y")
+    with amanda.apply(tool):
+        opened.run_with_iobinding(binding)
+    assert bits(binding.copy_outputs_to_cpu()) == bits(opened.run(None, {"x": X}))
+    assert "run_with_iobinding() runs without tools: an input is bound with a dtype that numpy does not have" in (
+        tool.evidence().not_looked_at
+    )
+
+
+def test_a_vector_of_values_runs_without_tools_and_evidence_says_so():
+    opened, tool = session(), Every()
+    value = onnxruntime.capi.onnxruntime_pybind11_state.OrtValueVector
+    feeds, fetches = value(), value()
+    feeds.push_back(value_of(X)._ortvalue)
+    cpu = onnxruntime.capi.onnxruntime_pybind11_state.OrtDevice(0, 0, 0)
+    with amanda.apply(tool):
+        opened.run_with_ortvaluevector(onnxruntime.RunOptions(), ["x"], feeds, ["y"], fetches, [cpu])
+    assert bits(each.numpy() for each in fetches) == bits(opened.run(None, {"x": X}))
+    assert "run_with_ortvaluevector() runs without tools; use run() or run_with_iobinding()" in (
         tool.evidence().not_looked_at
     )
     asks_for_nothing = amanda.Tool("other")
     asks_for_nothing.add_inst_for_op(lambda context: None, ops="aten::relu", optional=True)
     with amanda.apply(asks_for_nothing):
-        opened.run_with_iobinding(binding)
+        opened.run_with_ortvaluevector(onnxruntime.RunOptions(), ["x"], feeds, ["y"], value(), [cpu])
     assert asks_for_nothing.evidence().is_complete
 
 
@@ -161,6 +267,25 @@ def test_a_session_of_a_file_and_of_bytes_have_the_same_ids(tmp_path):
         ids.append(seen)
     assert ids[0] == ids[1] == ids[2]
     assert len({*ids[0]}) == len(ids[0]) >= 3
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("/encoder/fc1/Relu", "encoder.fc1"),
+        ("/row/row.1/row.1.0/act/Relu_1", "row.1.0.act"),  # of a Sequential
+        ("/layers.0/Relu", "layers.0"),
+        ("relu", ""),
+    ],
+)
+def test_a_module_is_read_off_the_name_of_a_node(name, module):
+    """As torch.onnx.export(dynamo=False) writes it."""
+    proto, tool = model(), Every("after")
+    (relu,) = (node for node in proto.graph.node if node.op_type == "Relu")
+    relu.name = name
+    with amanda.apply(tool):
+        session(proto, level="DISABLED").run(None, {"x": X})
+    assert module in {path for path, _ in tool.places.values()}
 
 
 def test_models_with_other_weights_have_other_ids():
