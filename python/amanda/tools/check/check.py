@@ -11,6 +11,7 @@ from amanda import OpContext, Tool
 from amanda.toolkit import Skips, TellsSkips, eager_only
 from amanda.toolkit.evidence import counted
 from amanda.toolkit.frames import outwards
+from amanda.toolkit.frameworks import is_tensorflow
 
 from .allowed import Allowed, check_name
 from .computed import ComputedInputs
@@ -164,7 +165,7 @@ class Check(TellsSkips, Tool):
         self._frameworks.add(context.namespace.partition("/")[0])
 
     def _analyze(self, look: _Look, context: OpContext) -> None:
-        if not context.namespace.startswith("tensorflow/"):
+        if not is_tensorflow(context):
             if eager_only.leaves_out(context, self._skips, self.needs_eager):
                 return
             self._follow_optimizers()  # a program may import torch inside the scope

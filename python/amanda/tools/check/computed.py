@@ -67,7 +67,7 @@ class ComputedInputs(Tool):
         for one in inputs:
             if one is not None:
                 one.used_by.add(kind)
-        if not frameworks.is_eager(context):
+        if not frameworks.shows_after_run(context):
             self._of_operators[context.op_id] = found
             return
         for one in outputs:

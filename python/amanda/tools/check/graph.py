@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from amanda import OpContext
+from amanda.toolkit.frameworks import is_tensorflow
 from amanda.toolkit.operators import WEIGHTED
 from amanda.toolkit.schemas import MOVES_GRADIENTS
 
@@ -34,7 +35,7 @@ class Producer(NamedTuple):
 def producer(context: OpContext, name: str, *, keeps_axes: bool = False) -> Producer:
     """The producer of an input, by its name in the schema. `keeps_axes`: only behind what leaves all axes as they are."""
     position = context.op.input_names.index(name)
-    if context.namespace.startswith("tensorflow/"):
+    if is_tensorflow(context):
         return producer_of(inputs(context)[position], keeps_axes=keeps_axes)
     tensor = context.inputs[position]
     node = node_behind(tensor, keeps_axes=keeps_axes)
@@ -147,7 +148,7 @@ def products_behind(tensor: Any) -> list[Any]:
             continue
         seen.add(node)
         metadata = getattr(node, "_input_metadata", ())
-        if kind(node) in PRODUCTS and metadata:
+        if kind(node) in _PRODUCTS and metadata:
             found.append(metadata[0].dtype)
         todo += [one for one, _ in node.next_functions]
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from amanda import OpContext
+from amanda.toolkit.frameworks import is_tensorflow
 
 from ..graph import inputs
 from ..rule import Rule, operands
@@ -31,7 +32,7 @@ class CastRoundTrip(Rule):
     with_outputs = True
 
     def look(self, context: OpContext) -> None:
-        if context.namespace.startswith("tensorflow/"):
+        if is_tensorflow(context):
             cast = inputs(context)[0]
             before = cast.inputs[0] if cast is not None and cast.kind == "Cast" else None
             if cast is not None and before is not None and before.is_trained:

@@ -6,6 +6,7 @@ from typing import Any
 
 from amanda import OpContext
 from amanda.toolkit import Arrays, Place
+from amanda.toolkit.frameworks import is_tensorflow
 
 from ..rule import Rule
 
@@ -37,7 +38,7 @@ class DeadUnits(Rule):
         self._alive: dict[Place, list[Any]] = {}  # runs, runs that were looked at, which units were alive
 
     def look(self, context: OpContext) -> None:
-        is_last = context.namespace.startswith("tensorflow/")
+        is_last = is_tensorflow(context)
         context.insert_after_op(self._on_run, outputs=[0], place=Place.of(context), is_last=is_last)
 
     def _on_run(self, result: Any, place: Place, is_last: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from amanda import OpContext
 from amanda.toolkit import Place
 from amanda.toolkit.frames import split_line
+from amanda.toolkit.frameworks import is_tensorflow
 
 from ..graph import inputs
 from ..modes import called_at, running
@@ -65,7 +66,7 @@ class EvalInTraining(Rule):
         self._normalizations: set[str] = set()  # of TensorFlow, that were reported
 
     def look(self, context: OpContext) -> None:
-        if context.namespace.startswith("tensorflow/"):
+        if is_tensorflow(context):
             return  # see `look_backward`
         given, modules = operands(context), running()
         has_mode = given.get("p", 1) and ("p" in given or given.get("running_mean") is not None)

@@ -8,6 +8,7 @@ from typing import Any
 from amanda import OpContext
 from amanda.toolkit import Place
 from amanda.toolkit.frames import outwards
+from amanda.toolkit.frameworks import is_tensorflow
 
 from ..computed import shape_of
 from ..graph import inputs
@@ -42,7 +43,7 @@ class LossBroadcast(Rule):
     """
 
     def look(self, context: OpContext) -> None:
-        if context.namespace.startswith("tensorflow/"):
+        if is_tensorflow(context):
             ranks = [len(shape) for one in context.inputs if (shape := shape_of(one)) is not None]
             trained = [one is not None and one.is_trained for one in inputs(context)]
             if sorted(trained) == [False, True] and len(ranks) == 2 and abs(ranks[0] - ranks[1]) == 1:

@@ -13,16 +13,19 @@ _SPARSE = "SparseSoftmaxCrossEntropyWithLogits"
 
 
 class NotProbabilities(Rule):
-    """A loss over probabilities gets values that no softmax and no sigmoid has made. `nll_loss` or `kl_div` gets the result of a
-    layer. Or a loss of Keras, by default `from_logits=False`, gets that of a layer without an activation, or with relu or tanh.
-    Keras clips it to what probabilities can be, and most gradients are zero.
+    """A loss over probabilities gets values that no softmax and no sigmoid has made. `nll_loss` or `kl_div` gets the
+    result of a layer. Or a loss of Keras, by default `from_logits=False`, gets that of a layer without an activation, or
+    with relu or tanh. Keras clips it to what probabilities can be, and most gradients are zero.
 
     A loss over classes that gets the result of a sigmoid is a finding, too: those of an example do not add up to 1.
     """
 
     name = "not-probabilities"
     sentence = "a loss over probabilities gets other values"
-    fix = "log_softmax before nll_loss and kl_div; in Keras, from_logits=True, or activation='softmax', or 'sigmoid' for one unit"
+    fix = (
+        "log_softmax before nll_loss and kl_div; in Keras, from_logits=True, or activation='softmax', or 'sigmoid' for "
+        "one unit"
+    )
     ops = (*_OF_LOGARITHMS, "tensorflow::Log", f"tensorflow::{_SPARSE}")
     bad = """
         F.nll_loss(model(x), labels).backward()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from amanda import OpContext
+from amanda.toolkit.frameworks import is_tensorflow
 
 from ..computed import shape_of
 from ..graph import inputs, producer
@@ -43,7 +44,7 @@ class OneClass(Rule):
 
 def _units(context: OpContext, shape: tuple[int | None, ...]) -> int:
     """The axis of a layer's units."""
-    return len(shape) - 1 if context.namespace.startswith("tensorflow/") else 1
+    return len(shape) - 1 if is_tensorflow(context) else 1
 
 
 def _is_over_units(context: OpContext, shape: tuple[int | None, ...]) -> bool:

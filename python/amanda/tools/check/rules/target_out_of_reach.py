@@ -8,6 +8,7 @@ from typing import Any
 
 from amanda import OpContext
 from amanda.toolkit import Arrays, Place
+from amanda.toolkit.frameworks import is_tensorflow
 
 from ..computed import Computed, shape_of
 from ..graph import Producer, inputs, producer, producer_of
@@ -55,7 +56,7 @@ class TargetOutOfReach(Rule):
         self._differences: list[tuple[tuple[Computed | None, ...], _Compared]] = []
 
     def look(self, context: OpContext) -> None:
-        if not context.namespace.startswith("tensorflow/"):
+        if not is_tensorflow(context):
             target = context.inputs[1]
             if target.grad_fn is None and not target.requires_grad and target.device.type == "cpu":
                 self._compare(context, _Compared(Place.of(context), producer(context, "self"), True), 1)

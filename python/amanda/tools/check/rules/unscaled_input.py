@@ -6,6 +6,7 @@ from typing import Any
 
 from amanda import OpContext, ops
 from amanda.toolkit import Arrays, Place, frameworks
+from amanda.toolkit.frameworks import is_tensorflow
 
 from ..graph import inputs
 from ..rule import Rule, operands
@@ -40,9 +41,9 @@ class UnscaledInput(Rule):
         self._seen: set[Place] = set()
 
     def look(self, context: OpContext) -> None:
-        if context.namespace.startswith("tensorflow/"):
+        if is_tensorflow(context):
             data, weight = inputs(context)
-            is_data = not frameworks.is_eager(context) and (data is None or not data.is_trained)
+            is_data = not frameworks.shows_after_run(context) and (data is None or not data.is_trained)
             is_data = is_data and weight is not None and weight.kind == "variable"
         else:
             given = operands(context)
