@@ -13,6 +13,7 @@ from .changes import Change, changes_of
 from .compared import Compared
 from .consequences import Consequences
 from .matching import Id, Matching
+from .origins import Origins
 from .record import Execution, Record, Station
 from .rows import Kind, Row
 from .tolerances import Difference, Tolerances
@@ -64,6 +65,7 @@ class Comparison:
         self.consequences = Consequences()
         self.causes: dict[Hashable, Cause] = {}
         self.compared = Compared()
+        self.origins = Origins(record)
         self._is_healing = heal  # in all that has run
         self.has_replaced = self.has_left = False  # results that differed
         self._tainted: set[tuple[int, int | None]] = set()  # runs of forward operators that saved other values
@@ -83,6 +85,7 @@ class Comparison:
         number, reference = self.matching.next(station, inputs)
         if reference is None:
             self.matching.add_lone(station, inputs, outputs)
+            self.origins.add(station, inputs, outputs, result)
             sources = self._sources(inputs, station)
             self.consequences.readers.update(sources)
             self._follow(outputs, sources[0] if sources and station.is_view else ("lone", station.id), station)
@@ -104,6 +107,7 @@ class Comparison:
         replaced: list[Any] = [None] * len(outputs)
         source: Hashable | None = None
         explained = False
+        moved: Any = None  # the difference, beyond rounding, that follows from an operator that only this run has
         if not station.backward_op and any(change.comparable for change in changes):
             self._tainted.add((station.op_id, number))
         for i, (ours, theirs) in enumerate(zip(outputs, reference.outputs, strict=True)):
@@ -120,6 +124,8 @@ class Comparison:
                 self.compared.tolerated += 1
             if found is not None and not explained:
                 source, explained = self._explain(station, number, seen, i, found, changes), True
+                if isinstance(source, tuple) and source[0] == "lone":
+                    moved = self._difference(tensor, other, ours, theirs, changes, _CLOSE)
                 if station.backward_op:
                     self._gradient = source
                 self._judge(source, seen, changes, tensor, other, i)
@@ -129,6 +135,10 @@ class Comparison:
             self.has_left |= seen.are_fixed
             if found is None or source is not None:
                 self._follow([ours], source or ("tolerated",), station)
+        if station.is_view and outputs != reference.outputs:
+            self.origins.add(station, inputs, outputs, result)
+        else:
+            self.origins.compared(station, inputs, moved)
         return replaced if any(value is not None for value in replaced) else None
 
     def rows(self) -> list[Row]:
@@ -161,7 +171,15 @@ class Comparison:
     def _stored(self, reference: Execution, i: int) -> Any:
         return self._record.result(reference, i)
 
-    def _difference(self, tensor: Any, other: Any, ours: str, theirs: str, changes: Sequence[Change]) -> Any:
+    def _difference(
+        self,
+        tensor: Any,
+        other: Any,
+        ours: str,
+        theirs: str,
+        changes: Sequence[Change],
+        tolerances: Tolerances | None = None,
+    ) -> Any:
         """The difference of two results. None if it is within the tolerances, as far as it is known."""
         dtypes = sorted(set().union(*(change.dtypes for change in changes)))
         if tensor is None or other is None:
@@ -173,7 +191,7 @@ class Comparison:
         known = values.values_of(tensor)
         if known.is_equal(tensor, other):
             return _EQUAL  # NaNs
-        return known.difference(tensor, other, self._tolerances, dtypes)
+        return known.difference(tensor, other, tolerances or self._tolerances, dtypes)
 
     def _explain(
         self, station: Station, run: int, seen: Seen, output: int, found: Any, changes: Sequence[Change]
@@ -291,6 +309,7 @@ class Comparison:
 
 
 _EQUAL = object()
+_CLOSE = Tolerances(close=True)
 _WITHOUT_VALUES = {"meta", "symbolic", "freed"}
 
 

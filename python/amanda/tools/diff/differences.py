@@ -109,11 +109,16 @@ class Differences(Results[Any, GroupBy]):
                 f"only one of the runs has, or runs so often, {lone}: first {name} at {largest.where}, {largest.kind}"
             )
             parting = f"{self.parting}\n{_HOW_MATCHED}" if self.parting is not None else ""
-            return "\n".join(filter(None, [parting or first, self._went_on]))
+            origins = self._comparison.origins
+            with self._lock:
+                other = [origins.text, parting or first, origins.agreement]
+            return "\n".join(filter(None, [*other, self._went_on]))
         which = "the only change" if len(changes) == 1 else f"the largest of {len(changes):,} changes"
         what = " ".join(filter(None, [largest.note, f"in {name}", f"at {largest.where}" if largest.where else ""]))
         size = "" if largest.max_abs is None else f", which moves results by up to {largest.max_abs:.4g}"
-        return "\n".join(filter(None, [f"{which}: {what} ({count}){size}", self._went_on]))
+        with self._lock:
+            origin = self._comparison.origins.text
+        return "\n".join(filter(None, [f"{which}: {what} ({count}){size}", origin, self._went_on]))
 
     @property
     def _went_on(self) -> str:

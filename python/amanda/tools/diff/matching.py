@@ -174,12 +174,13 @@ class Matching:
         known = self._tensors.issuperset(read)
         beside = self._in_modules.get((station.operator, station.module_path), ()) if station.module_path else ()
         near = {i for tensor in read for i in self._readers.get((station.operator, tensor), ())}.union(beside)
-        best, found = (0, False), None
+        best, found = (0, False, 0), None
         for i in sorted(near - self._taken):
             if stations[i].line in lines:  # it may come yet
                 continue
-            score = self._agreement(i, inputs)[0], stations[i].module_path == station.module_path
-            if score > best and (score[0] or not known):
+            tensors, same = self._agreement(i, inputs)
+            score = tensors, stations[i].module_path == station.module_path, same
+            if score > best and (tensors or not known):
                 best, found = score, i
         return found
 

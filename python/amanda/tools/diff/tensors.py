@@ -61,6 +61,11 @@ def copied(value: Any) -> Any:
     return [copied(member) for member in value] if isinstance(value, (list, tuple)) else value
 
 
+def sizes(tensor: torch.Tensor) -> Any:
+    wide = tensor if tensor.is_complex() else tensor.double()
+    return wide.abs().double().flatten().numpy()
+
+
 def is_equal(tensor: torch.Tensor, reference: torch.Tensor) -> bool:
     return tensor.dtype == reference.dtype and tensor.shape == reference.shape and bool(_same(tensor, reference).all())
 

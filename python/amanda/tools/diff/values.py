@@ -36,6 +36,9 @@ class Values(Protocol):
     def memory(self, array: Any) -> int | None:
         """The address of its elements; None if it has none."""
 
+    def sizes(self, array: Any) -> Any:
+        """The absolute values of its elements as an array of numpy, float64 with one dimension. `kept` has returned it."""
+
     def is_equal(self, array: Any, reference: Any) -> bool:
         """True if they are equal bit for bit, except that NaN equals NaN. Here and below, `kept` has returned both."""
 
@@ -94,6 +97,11 @@ def why_unreadable(array: Any) -> str | None:
         return None
     # The result of a transformation is compared where it is used; inside, an element stands for many.
     return arrays.why_unreadable(array) or ("transformed" if arrays.is_transformed(array) else None)
+
+
+def sizes(array: Any) -> Any:
+    """The absolute values of the elements of an array that `kept` has returned; None if they have none."""
+    return values_of(array).sizes(array) if arrays_of(array) is not None else None
 
 
 def kept(array: Any) -> Any:

@@ -1,0 +1,205 @@
+"""Origins: the operators of other code from which on it computes something else.
+
+Code that computes the same by other operators has results that the reference has, too, perhaps in another order, repeated
+or with the other sign. Where operators that both have get something else, the way back leads through results that the
+reference does not have, to the first one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from amanda.toolkit.evidence import counted
+from amanda.toolkit.frames import line_of_code
+
+from . import values
+from .record import DamagedRecord, Record, Station
+from .texts import is_telling, tensors_in
+from .tolerances import Difference, Tolerances
+
+Spread = tuple[float, ...]
+
+_PARTS = 16
+_RTOL = 1e-4  # of two ways to compute the same; more for dtypes with fewer bits
+_MOST = 1 << 24  # elements of a tensor that is looked at
+_SHOWN = 4  # lines of a way
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Made:
+    """The first run of an operator that only this run has, or of a view of what one made."""
+
+    station: Station
+    read: tuple[str, ...]  # texts of tensors
+    spreads: tuple[Spread, ...]  # of its results; () of views
+
+
+@dataclasses.dataclass(frozen=True)
+class _Moved:
+    """The first operator of both runs that got something else from them."""
+
+    station: Station
+    read: tuple[str, ...]
+    max_abs: float | None
+
+
+class Origins:
+    """Notes the operators that only this run has, until one that both runs have gets something else from them."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._by_result: dict[str, _Made] = {}
+        self._numbers: dict[object, int] = {}  # of operators, in order
+        self._moved: _Moved | None = None
+        self._agreeing: set[object] = set()  # operators of both runs that read their results
+
+    def add(
+        self, station: Station, inputs: Sequence[str], outputs: Sequence[str], result: Callable[[int], Any]
+    ) -> None:
+        if self._moved is not None or station.backward_op or station.id in self._numbers:
+            return
+        self._numbers[station.id] = len(self._numbers)
+        spreads = () if station.is_view else tuple(filter(None, map(spread_of, map(result, range(len(outputs))))))
+        made = _Made(station, _telling(inputs), spreads)
+        self._by_result.update((text, made) for text in _telling(outputs) if text not in self._by_result)
+
+    def compared(self, station: Station, inputs: Sequence[str], difference: Difference | None) -> None:
+        """An operator that both runs have. `difference`: of its results, because of what it reads."""
+        if not self._by_result or self._moved is not None or station.backward_op or station.is_view:
+            return
+        read = _telling(inputs)
+        if difference is not None:
+            self._moved = _Moved(station, read, difference.max_abs)
+        elif any(text in self._by_result for text in read):
+            self._agreeing.add(station.id)
+
+    @property
+    def agreement(self) -> str:
+        """The operators of both runs that read what other code has computed, as a sentence; "" if one gets something
+        else, or there are none."""
+        if self._moved is not None or not self._agreeing:
+            return ""
+        count = counted(len(self._agreeing), "operator")
+        return f"what both runs have agrees; up to rounding, also {count} that read results of these"
+
+    @property
+    def text(self) -> str:
+        """Where this run begins to compute something else, and what that leads to, in sentences; "" if to nothing."""
+        if self._moved is None:
+            return ""
+        moved = self._moved
+        size = "" if moved.max_abs is None else f" by up to {moved.max_abs:.4g}"
+        first, way = self._way
+        if first is None:
+            nearest = ", ".join(_at(one.station) for one in self._nearest(moved.read))
+            return (
+                f"operators that only this run has move {_at(moved.station)}, which both have,{size}: it reads {nearest}; "
+                "the reference has such elements, perhaps in another order"
+            )
+        lines = list(dict.fromkeys(line_of_code(one.source) for one in way))
+        more = len(lines) - _SHOWN
+        shown = ", ".join(lines[:_SHOWN]) + (f" and {counted(more, 'more line')}" if more > 0 else "")
+        through = f" through {shown}" if lines else ""
+        return (
+            f"this run computes something else from {_at(first)} on: its result is nowhere in the reference\n"
+            f"that leads{through} to {_at(moved.station)}, which both have, and moves it{size}"
+        )
+
+    @functools.cached_property
+    def _way(self) -> tuple[Station | None, list[Station]]:
+        """The first operator whose result the reference has nowhere, though it has what that one reads; and the others
+        without such a result between that and the one that is moved."""
+        assert self._moved is not None
+        try:
+            _ = self._of_reference
+        except DamagedRecord:  # it was said, or the next look says so
+            return None, []
+        other = [made for made in self._behind(self._moved.read) if not self._is_known(made)]
+        firsts = [made for made in other if not any(one in other for one in self._behind(made.read))]
+        if not firsts:
+            return None, []
+        first = min(firsts, key=self._order)
+        way = [made for made in other if made.station.source != first.station.source]
+        return first.station, [made.station for made in sorted(way, key=self._order)]
+
+    def _order(self, made: _Made) -> int:
+        return self._numbers[made.station.id]
+
+    def _nearest(self, read: Iterable[str]) -> list[_Made]:
+        """The operators that made these tensors, behind views."""
+        found: dict[_Made, None] = {}
+        todo = list(read)
+        while todo:
+            made = self._by_result.get(todo.pop())
+            if made is not None and made.spreads:
+                found[made] = None
+            elif made is not None:
+                todo += made.read
+        return list(found)
+
+    def _behind(self, read: Iterable[str]) -> list[_Made]:
+        """The operators on the way to these tensors, up to those whose results the reference has; without views."""
+        found: dict[_Made, None] = {}
+        seen: set[_Made] = set()
+        todo = list(read)
+        while todo:
+            made = self._by_result.get(todo.pop())
+            if made is None or made in seen:
+                continue
+            seen.add(made)
+            if made.spreads:
+                found[made] = None
+            if not made.spreads or not self._is_known(made):
+                todo += made.read
+        return list(found)
+
+    @functools.cache  # noqa: B019  # as many as there are operators
+    def _is_known(self, made: _Made) -> bool:
+        """True if the reference has these results."""
+        return all(bool(self._like(spread).any()) for spread in made.spreads)
+
+    def _like(self, spread: Spread) -> Any:
+        known, tolerances = self._of_reference
+        given = np.array(spread)
+        typical = given[_PARTS // 4]  # of small elements, which are as far off as others; masks make others huge
+        with np.errstate(invalid="ignore", over="ignore"):  # of infinities
+            allowed = tolerances[:, None] * (np.maximum(known, given) + typical)
+            close = np.isfinite(known) & np.isfinite(given) & (np.abs(known - given) <= allowed)
+        return (close | (known == given) | (np.isnan(known) & np.isnan(given))).all(1)
+
+    @functools.cached_property
+    def _of_reference(self) -> tuple[Any, Any]:
+        """The spreads of the results of all forward operators of the reference, and the tolerance of each."""
+        found: dict[str, tuple[Spread, float]] = {}
+        for i, execution in self._record.executions:
+            if self._record.stations[i].backward_op:
+                continue
+            for k, text in enumerate(execution.outputs):
+                if text not in found and (spread := spread_of(self._record.result(execution, k))):
+                    found[text] = spread, max(_RTOL, Tolerances(close=True).of([text.split()[1].partition("[")[0]])[0])
+        known = [spread for spread, _ in found.values()]
+        return np.array(known).reshape(-1, _PARTS + 1), np.array([rtol for _, rtol in found.values()])
+
+
+def spread_of(array: Any) -> Spread | None:
+    """The sizes of elements at equal steps through all, sorted: repeated elements, another order and other signs do not
+    change it. None if there are none, or too many."""
+    sizes = None if array is None else values.sizes(array)
+    if sizes is None or not 1 < len(sizes) <= _MOST:
+        return None
+    ordered = np.sort(sizes)
+    positions = [len(ordered) * part // _PARTS for part in range(_PARTS)]
+    return (*(float(ordered[position]) for position in positions), float(ordered[-1]))
+
+
+def _telling(inputs: Iterable[str]) -> tuple[str, ...]:
+    return tuple(filter(is_telling, (tensor for text in inputs for tensor in tensors_in(text))))
+
+
+def _at(station: Station) -> str:
+    return f"{station.operator} at {line_of_code(station.source)}"
