@@ -202,4 +202,5 @@ def _telling(inputs: Iterable[str]) -> tuple[str, ...]:
 
 
 def _at(station: Station) -> str:
-    return f"{station.operator} at {line_of_code(station.source)}"
+    module = f" in {station.module_path}" if station.module_path else ""
+    return f"{station.operator}{module} at {line_of_code(station.source)}"
