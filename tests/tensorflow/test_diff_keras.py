@@ -147,6 +147,10 @@ def test_one_change_is_named_and_nothing_else(kind, tmp_path):
     assert sorted(found) == sorted(kind.causes)
     first, *rest = diff.answer().splitlines()
     assert first.startswith(kind.answer)
+    if "activation" in kind.changed:
+        leads, lone, *rest = rest
+        assert leads.startswith("that leads to tensorflow::MatMul in ")
+        assert lone.startswith("only one of the runs has, or runs so often, 2 operators: first tensorflow::Tanh at ")
     replaces = (
         "the second run went on with the reference's results: what it has printed, such as its loss, follows these"
     )
