@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ Spread = tuple[float, ...]
 _PARTS = 16
 _RTOL = 1e-4  # of two ways to compute the same; more for dtypes with fewer bits
 _MOST = 1 << 24  # elements of a tensor that is looked at
+_REPEATED = 64  # times that elements may be repeated
 _SHOWN = 4  # lines of a way
 
 
@@ -55,6 +57,7 @@ class Origins:
         self._record = record
         self._by_result: dict[str, _Made] = {}
         self._numbers: dict[object, int] = {}  # of operators, in order
+        self._sizes: set[int] = set()  # of results, in elements
         self._moved: _Moved | None = None
         self._agreeing: set[object] = set()  # operators of both runs that read their results
 
@@ -65,6 +68,8 @@ class Origins:
             return
         self._numbers[station.id] = len(self._numbers)
         spreads = () if station.is_view else tuple(filter(None, map(spread_of, map(result, range(len(outputs))))))
+        if spreads:
+            self._sizes.update(filter(None, map(_elements, outputs)))
         made = _Made(station, _telling(inputs), spreads)
         self._by_result.update((text, made) for text in _telling(outputs) if text not in self._by_result)
 
@@ -172,6 +177,14 @@ class Origins:
             close = np.isfinite(known) & np.isfinite(given) & (np.abs(known - given) <= allowed)
         return (close | (known == given) | (np.isnan(known) & np.isnan(given))).all(1)
 
+    def _may_be_like(self, text: str) -> bool:
+        """True if a tensor of the reference may have the elements of a result, each as often: others are not read."""
+        count = _elements(text)
+        return any(
+            max(count, one) <= _REPEATED * min(count, one) and not max(count, one) % min(count, one)
+            for one in self._sizes
+        )
+
     @functools.cached_property
     def _of_reference(self) -> tuple[Any, Any]:
         """The spreads of the results of all forward operators of the reference, and the tolerance of each."""
@@ -180,7 +193,11 @@ class Origins:
             if self._record.stations[i].backward_op:
                 continue
             for k, text in enumerate(execution.outputs):
-                if text not in found and (spread := spread_of(self._record.result(execution, k))):
+                if (
+                    text not in found
+                    and self._may_be_like(text)
+                    and (spread := spread_of(self._record.result(execution, k)))
+                ):
                     found[text] = spread, max(_RTOL, Tolerances(close=True).of([text.split()[1].partition("[")[0]])[0])
         known = [spread for spread, _ in found.values()]
         return np.array(known).reshape(-1, _PARTS + 1), np.array([rtol for _, rtol in found.values()])
@@ -195,6 +212,12 @@ def spread_of(array: Any) -> Spread | None:
     ordered = np.sort(sizes)
     positions = [len(ordered) * part // _PARTS for part in range(_PARTS)]
     return (*(float(ordered[position]) for position in positions), float(ordered[-1]))
+
+
+def _elements(text: str) -> int:
+    """The number of elements of a tensor, by its text."""
+    sizes = text.partition("[")[2].partition("]")[0]
+    return math.prod(map(int, sizes.split(", "))) if sizes.replace(", ", "").isdigit() else 1
 
 
 def _telling(inputs: Iterable[str]) -> tuple[str, ...]:
