@@ -100,6 +100,7 @@ EXCEPTIONS = {
     "AttentionPruning": "a base class",
     "CompiledDiff": "it looks at the code of compiled functions, and at no operators",
     "CompiledFlops": "a part of Flops",
+    "ComputedInputs": "a part of Check",
     "DeadUnits": "a part of History",
     "ExportDiff": "it needs a file that was exported of the program; its page says where it works",
     "PostTraining": "a base class",

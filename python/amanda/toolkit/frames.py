@@ -12,6 +12,8 @@ from amanda.driver.identity.frames import line_of, outwards
 from amanda.reports.source_files import is_library, line_of_code, short_line, split_line
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from amanda.core.op_context import OpContext
 
 PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -24,10 +26,21 @@ __all__ = [
     "line_of",
     "line_of_code",
     "outwards",
+    "program_line",
     "short_line",
     "split_line",
     "user_line",
 ]
+
+
+def program_line(frame: FrameType | None) -> str:
+    """The line of the program from which this frame is called, as file:line: the user's, else a library's that is not
+    torch; "" if there is none."""
+    torch = sys.modules.get("torch")
+    inner = (PACKAGE, "<", *([os.path.dirname(str(torch.__file__)) + os.sep] if torch else []))
+    outer = [one for one in outwards(frame) if not one.f_code.co_filename.startswith(inner)]
+    found = next((one for one in outer if not is_library(one.f_code.co_filename)), outer[0] if outer else None)
+    return f"{found.f_code.co_filename}:{line_of(found.f_code, found.f_lasti)}" if found is not None else ""
 
 
 def user_line(context: OpContext) -> str:

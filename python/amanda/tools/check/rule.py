@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from amanda import OpContext
 from amanda.toolkit import Arrays, Place
+from amanda.toolkit.frames import program_line
 
 from .report import Report
 
@@ -41,8 +42,6 @@ class Step:
     @functools.cached_property
     def place(self) -> Place:
         """ "SGD.step", and the line that calls it. To be asked for before the step ends."""
-        from .lines import program_line
-
         return Place(None, f"{type(self.optimizer).__name__}.step", "", program_line(sys._getframe(1)))
 
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from amanda.toolkit import Place
-from amanda.toolkit.frames import line_of_code
+from amanda.toolkit.frames import line_of_code, program_line
 from amanda.toolkit.torch import BackwardCall, next_sequence_number
-from amanda.tools.check.lines import program_line
 
 from .finding import FREED, SecondPass, at
 from .saved import nodes_of

@@ -6,7 +6,7 @@ import sys
 
 from amanda import OpContext, ops
 from amanda.toolkit import Place
-from amanda.toolkit.frames import outwards
+from amanda.toolkit.frames import outwards, program_line
 
 from ..rule import Rule
 
@@ -60,8 +60,6 @@ class CheckpointWithoutGain(Rule):
 
 def _called_at() -> str:
     """The line that calls the innermost checkpointed region."""
-    from ..lines import program_line
-
     inside = "torch.utils.checkpoint"
     called = (frame for frame in outwards(sys._getframe(1)) if frame.f_globals.get("__name__") == inside)
     return program_line(next(called, None))
