@@ -139,8 +139,9 @@ def like(tensor: torch.Tensor, values: Sequence[float]) -> torch.Tensor:
 
 
 def extremes(tensor: torch.Tensor) -> tuple[float, float]:
-    smallest, largest = tensor.aminmax()
-    return smallest.item(), largest.item()
+    aten = torch.ops.aten  # other tools, which wrap torch's functions, would take these calls for the program's
+    smallest, largest = aten.aminmax(tensor)
+    return aten._local_scalar_dense(smallest), aten._local_scalar_dense(largest)
 
 
 def mean_and_variance(tensor: torch.Tensor) -> tuple[float, float]:
