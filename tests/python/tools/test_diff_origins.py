@@ -95,7 +95,7 @@ def compared(library, run):
 
 def test_a_right_port_agrees(library, port):
     answer = compared(library, port())
-    assert "what both runs have agrees; up to rounding, also " in answer
+    assert "what was compared agrees; up to rounding, also " in answer
     assert "something else" not in answer
     assert "move" not in answer
 

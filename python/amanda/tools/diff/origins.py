@@ -90,7 +90,7 @@ class Origins:
         if self._moved is not None or not self._agreeing:
             return ""
         count = counted(len(self._agreeing), "operator")
-        return f"what both runs have agrees; up to rounding, also {count} that read results of these"
+        return f"what was compared agrees; up to rounding, also {count} that read results of these"
 
     @property
     def text(self) -> str:
