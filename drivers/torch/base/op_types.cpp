@@ -17,7 +17,7 @@ bool is_symbolic(const c10::TypePtr& type) {
 }
 
 bool is_noise(std::string_view ns, std::string_view name) {
-  return ns == "profiler" || ns == "prim" || name == "lift_fresh";
+  return ns == "profiler" || ns == "prim" || ns == "amanda" || name == "lift_fresh";
 }
 
 bool is_written_undeclared(std::string_view op, std::string_view argument) {

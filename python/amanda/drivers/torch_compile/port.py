@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import sys
 from collections.abc import Iterator
+from types import CodeType
 from typing import Any, NamedTuple
 
 from amanda.drivers.torch.private_names import PrivateNames
@@ -165,6 +166,18 @@ names.attributes("torch._guards", "Source", "guard_source", "name")
 # The code that calls a function under @torch.compiler.nested_compile_region in eager mode.
 REGION_MODULE = "torch._higher_order_ops.invoke_subgraph"
 RUN_REGION = _get(REGION_MODULE, "invoke_subgraph_placeholder.__code__")
+CALL_FUNCTION = _method(f"{_VARIABLES}.misc", "AutogradFunctionVariable", "call_apply")
+FUNCTION_MODULE = "torch.autograd.function"
+# The code that calls the forward of a torch.autograd.Function in eager mode; None if it is not Python.
+APPLY = names.find(FUNCTION_MODULE, "Function.apply.__code__")
+# What Dynamo traces instead, as far as this version has it.
+_makers = (
+    names.find("torch._functorch.autograd_function", name)
+    for name in ("DynamoAutogradFunctionTraceHelper.fwd_trace_helper", "autograd_function_forward_rewritten")
+)
+TRACED_APPLY = frozenset(
+    code for make in _makers if make is not None for code in make.__code__.co_consts if isinstance(code, CodeType)
+)
 # The code of a compiled frame, by the code that Dynamo has made of it.
 original_codes = _get("torch._dynamo.utils", "orig_code_map")
 # Returns the names that may occur in the expressions by which Dynamo finds values.

@@ -176,12 +176,24 @@ class _GraphCopy:
         for body in found:
             if body.name not in self._new_bodies:
                 self._new_bodies[body.name] = _GraphCopy(self._lowering, body.gm, is_body=True).made(gets_run)
+        if bodies.is_function(node):
+            backward = bodies.backward_of_function(self._gm, node)
+            self._new_bodies[backward.name] = _without_gradients(backward.gm, len(extra))
         copy = self._copied(node)
         if isinstance(copy.args[-1], tuple | list):  # cond, while_loop: the operands of all its graphs
             copy.args = (*copy.args[:-1], (*copy.args[-1], *extra))
         else:
             copy.args = (*copy.args, *extra)
         return copy
+
+
+def _without_gradients(gm: fx.GraphModule, count: int) -> fx.GraphModule:
+    """A copy of a graph that returns gradients, which returns None for so many further inputs."""
+    copy = copies.copy_of(gm)
+    (output,) = (node for node in copy.graph.nodes if node.op == "output")
+    output.args = ((*output.args[0], *[None] * count),)
+    copy.recompile()
+    return copy
 
 
 def _text(gm: fx.GraphModule) -> str:

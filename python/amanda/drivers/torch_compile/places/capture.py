@@ -6,6 +6,7 @@ import collections
 import contextlib
 import dis
 import functools
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -105,6 +106,7 @@ def _patch() -> None:
     _replace(port.CALL_MODULE, _noting_modules)
     _replace(port.CALL_CHECKPOINT, _noting_checkpoints)
     _replace(port.CALL_REGION, _noting_regions)
+    _replace(port.CALL_FUNCTION, _noting_functions)
     _replace(port.RESUME_GENERATOR, _noting_generators)
     _replace(port.MAKE_LOSS, _noting_losses)
 
@@ -149,7 +151,14 @@ def _noting_checkpoints(call: Any) -> Any:
 
 def _noting_regions(call: Any) -> Any:
     runs = port.RUN_REGION
-    return _noting(call, Traced(runs, _last_call(runs), port.REGION_MODULE))
+    return _noting(call, Traced(runs, _returned_calls(runs)[-1], port.REGION_MODULE))
+
+
+def _noting_functions(call: Any) -> Any:
+    apply = port.APPLY
+    if apply is None:
+        return call
+    return _noting(call, Traced(apply, _returned_calls(apply)[0], port.FUNCTION_MODULE))
 
 
 def _noting(call: Any, step: Traced) -> Any:
@@ -174,7 +183,7 @@ def _noting_generators(resume: Any) -> Any:
 def _noting_losses(construct: Any) -> Any:
     """An nn.CrossEntropyLoss that the program makes while it is traced is a function of Dynamo's: it has no module."""
     forward = torch.nn.CrossEntropyLoss.forward
-    runs = Traced(forward.__code__, _last_call(forward.__code__), forward.__module__)
+    runs = Traced(forward.__code__, _returned_calls(forward.__code__)[-1], forward.__module__)
 
     def _call_cross_entropy_loss(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
         loss = construct(self, tx, *args, **kwargs)
@@ -196,11 +205,10 @@ def _run_of(module: Module) -> Traced:
     return Traced(torch_port.RUN_MODULE, 0, torch.nn.Module.__module__, module)
 
 
-def _last_call(code: CodeType) -> int:
-    """The offset of the call whose result the function's last line returns."""
-    instructions = list(dis.get_instructions(code))
-    returned = max(i for i, instruction in enumerate(instructions) if instruction.opname == "RETURN_VALUE")
-    return instructions[returned - 1].offset
+def _returned_calls(code: CodeType) -> list[int]:
+    """The offsets of the calls whose results the function returns."""
+    pairs = itertools.pairwise(dis.get_instructions(code))
+    return [call.offset for call, following in pairs if following.opname == "RETURN_VALUE"]
 
 
 @contextlib.contextmanager
@@ -228,7 +236,7 @@ def _steps(tx: Any) -> tuple[Traced, ...]:
         if tx.f_code is torch_port.RUN_MODULE:
             running.append(len(steps))
             steps.append(None)
-        else:
+        elif tx.f_code not in port.TRACED_APPLY:
             code, offset = call_path.original_of(tx.f_code, _offset(tx))
             python_module = frames.name_of_module(tx.f_globals.get("__name__"))
             steps.append(Traced(code, offset, python_module, resumes=code is not tx.f_code))

@@ -15,6 +15,7 @@ _PASSED = {
     "wrap": "all",
     "invoke_subgraph": "all",
     "wrap_with_set_grad_enabled": "all",
+    "autograd_function_apply": "all",
     "cond": "all",
     "while_loop": "additional",
 }
@@ -40,6 +41,16 @@ def is_loop(node: fx.Node) -> bool:
     return name_of(node) == "while_loop"
 
 
+def is_function(node: fx.Node) -> bool:
+    """True if it is a `torch.autograd.Function`: of its two graphs, the second one runs in a backward pass."""
+    return name_of(node) == "autograd_function_apply"
+
+
+def backward_of_function(gm: fx.GraphModule, node: fx.Node) -> Body:
+    """The second graph of a `torch.autograd.Function`."""
+    return _body(gm, node, node.args[1], [])
+
+
 def bodies_of(gm: fx.GraphModule, node: fx.Node) -> list[Body]:
     """The graphs that a higher-order operator runs."""
     passed = _PASSED.get(name_of(node))
@@ -57,12 +68,25 @@ def bodies_of(gm: fx.GraphModule, node: fx.Node) -> list[Body]:
 def unseen(gm: fx.GraphModule, body: Body) -> str:
     """The reason why tools are not shown the operators of a body; "" if they are shown."""
     what = name_of(body.node)
-    if what not in _PASSED:
+    if is_function(body.node) and body.name == body.node.args[1].target:
+        return "it is in the backward of a torch.autograd.Function, of which a backward operator is made"
+    if what not in _PASSED or (is_function(body.node) and not _is_known_function(gm, body)):
         return f"it is inside {what}, which runs its graphs in a way that the driver does not know"
     uses = [node for node in gm.graph.nodes if node.op == "get_attr" and node.target == body.name]
     if sum(len(node.users) for node in uses) > 1:
         return f"it is inside {what}, in a graph that several calls share"
     return ""
+
+
+def _is_known_function(gm: fx.GraphModule, body: Body) -> bool:
+    """True if the forward graph gets the operands, and nothing else; it writes to none of them."""
+    placeholders = [each for each in body.gm.graph.nodes if each.op == "placeholder"]
+    named = body.node.kwargs
+    return (
+        "saved_for_backward_idx" in named
+        and not named.get("dirty_idx")
+        and len(body.node.args) - 2 == len(placeholders)
+    )
 
 
 def _is_graph(gm: fx.GraphModule, node: fx.Node) -> bool:
