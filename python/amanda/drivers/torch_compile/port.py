@@ -170,7 +170,7 @@ CALL_FUNCTION = _method(f"{_VARIABLES}.misc", "AutogradFunctionVariable", "call_
 FUNCTION_MODULE = "torch.autograd.function"
 # The code that calls the forward of a torch.autograd.Function in eager mode; None if it is not Python.
 APPLY = names.find(FUNCTION_MODULE, "Function.apply.__code__")
-# What Dynamo traces instead, as far as this version has it.
+# The functions that Dynamo traces in its place, as far as this version has them.
 _makers = (
     names.find("torch._functorch.autograd_function", name)
     for name in ("DynamoAutogradFunctionTraceHelper.fwd_trace_helper", "autograd_function_forward_rewritten")

@@ -13,6 +13,7 @@ from amanda import _core, _torch_compile
 from amanda.drivers.torch_compile.lower import layout, operators, traceable
 from amanda.drivers.torch_compile.lower.layout import Layout, Values
 from amanda.drivers.torch_compile.lower.tap_nodes import NO_SLOT, Planned, TapNodes, grouped
+from amanda.drivers.torch_compile.program import aliasing
 from amanda.drivers.torch_compile.program.calls import Call
 from amanda.drivers.torch_compile.program.program import Program, member_of, private_copies, publish
 from amanda.drivers.torch_compile.view import attach
@@ -30,7 +31,8 @@ class OperatorNodes:
     def emit(self, args: tuple[Any, ...]) -> Sequence[Any]:
         """Returns what stands for its results."""
         call, planned = self._call, self._planned
-        in_place = not planned.only_looks and any(written is not None for written in call.result_is)
+        replaces = self._nodes.is_body or not planned.only_looks
+        in_place = replaces and any(written is not None for written in call.result_is)
         inputs: Sequence[Any] = self._before(self._members(args, call.fakes))
         if in_place:
             inputs = private_copies(self._nodes.graph, call, tuple(inputs))
@@ -106,7 +108,9 @@ class OperatorNodes:
             self._nodes.look(self._call, values, self._run, slot)
             return own
         if self._nodes.is_body and slot != NO_SLOT:
-            if not values.tensors:
+            if not any(
+                self._can_replace(point, i) and layout.tensors_of(chosen.get((point, i))) for i in range(len(own))
+            ):
                 self._anchor(point, own, chosen, values)
             edited = list(range(len(values.tensors)))
         backward, watched = self._watch(point, gradients, own, chosen, values)
@@ -126,7 +130,14 @@ class OperatorNodes:
         )
         # The node's results require a gradient, also those that are as they were, such as running statistics.
         after = [made[i] if i in edited or i in watched else tensor for i, tensor in enumerate(values.tensors)]
-        return [layout.put(value, chosen.get((point, i)), after) for i, value in enumerate(own)]
+        return [
+            layout.put(value, chosen.get((point, i)) if self._can_replace(point, i) else None, after)
+            for i, value in enumerate(own)
+        ]
+
+    def _can_replace(self, point: str, position: int) -> bool:
+        """False if the operator writes to its argument, although its schema says that it reads it only."""
+        return point == "after" or position not in aliasing.undeclared_writes(self._call)
 
     def _chosen(
         self, point: str, taps: list[_core.Tap], inputs: Sequence[Any], outputs: Sequence[Any], values: Values
@@ -170,7 +181,7 @@ class OperatorNodes:
         """A tap that gets nothing runs where the operator does."""
         examples = self._call.fakes if point == "before" else self._call.outputs
         for i, value in enumerate(own):
-            if isinstance(examples[i], torch.Tensor) and isinstance(value, fx.Node):
+            if isinstance(examples[i], torch.Tensor) and isinstance(value, fx.Node) and self._can_replace(point, i):
                 chosen[point, i] = values.add(value, examples[i])
                 return
         raise NotImplementedError("a tap without a tensor, inside a higher-order operator")

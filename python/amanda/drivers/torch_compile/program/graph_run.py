@@ -212,11 +212,22 @@ class GraphRun:
                 self.unseen += [(call.name, reason) for call in inner.calls]
                 continue
             self.bodies += [body, *inner.bodies]
-            self.calls += inner.calls
+            self._add_calls_of(inner, bodies.name_of(node))
             self.made |= inner.made
             self.values |= inner.values
             self.copied |= inner.copied
         return fakes.fresh(node.meta.get("example_value"))
+
+    def _add_calls_of(self, body: GraphRun, what: str) -> None:
+        for call in body.calls:
+            reason = refusals.unseen_in_body(call)
+            if not reason:
+                self.calls.append(call)
+                continue
+            reason = f"it is inside {what}, and {reason}"
+            self.unseen.append((call.name, reason))
+            if call.backward:
+                self.unseen.append((f"autograd::{call.backward}", reason))
 
 
 def _attribute(gm: fx.GraphModule, target: Any) -> Any:

@@ -85,6 +85,17 @@ def unshown_gradients(call: Call, taps: list[_core.Tap]) -> str:
     )
 
 
+def unseen_in_body(call: Call) -> str:
+    """The reason why tools are not shown an operator in a body; "" if they are shown it. There, the results of a tap take
+    the place of what it was shown, also if it only looks."""
+    arguments, results = call.written_later
+    if _changes_metadata(call) or any(isinstance(call.fakes[i], list | tuple) for i in call.mutated):
+        return "it changes tensors in place in a way that no copy of them would"
+    if call.result_is_view and (call.returned_as_view or results or viewed(call) in arguments):
+        return "its result is a view of a tensor that is written to in place, or returned"
+    return ""
+
+
 def viewed(call: Call) -> int | None:
     """The argument that a result may be a view of."""
     arguments = call.op._schema.arguments
