@@ -46,10 +46,10 @@ class Site:
     def __init__(self, program: Program, outputs: tuple[str, ...]) -> None:
         self._program, self._outputs = program, outputs
         self._shown: list[Shown] = []
-        self._count = itertools.count()
 
     def each_op(self, visitor: _core.GraphVisitor) -> None:
         versions = op_types.versions_of(self._program.model)
+        self._count = itertools.count()
         self._shown = self._show(self._program.graph, versions, visitor)
 
     def _show(self, graph: Graph, versions: Mapping[str, int], visitor: _core.GraphVisitor) -> list[Shown]:

@@ -34,6 +34,7 @@ class Results:
     def __init__(self, edited: Edited, names: list[str]) -> None:
         require_to_leave(edited, names)
         self.names = names
+        self._only = names[0] if len(names) == 1 else None
         self._locked: list[int] = []
         self._both: list[tuple[int, str]] = []
 
@@ -51,7 +52,10 @@ class Results:
         for i, name in self._both:
             run.results[name] = found[i]
             found[i] = locked(found[i])
-        run.values.update(zip(self.names, found, strict=True))
+        if self._only is None:
+            run.values.update(zip(self.names, found, strict=True))
+        else:
+            run.values[self._only] = found[0]
 
 
 class Part:

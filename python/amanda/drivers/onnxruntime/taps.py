@@ -99,12 +99,15 @@ class TapStep:
             return
         flat = self._own.flat(results)
         for index, name in self._arrays:
-            values[name] = np.asarray(flat[index], order="C")  # ascontiguousarray() makes a number an array of one
+            value = flat[index]
+            if type(value) is not np.ndarray or not value.flags.c_contiguous:
+                value = np.asarray(value, order="C")  # ascontiguousarray() makes a number an array of one
+            values[name] = value
         for index, name in self._others:
             values[name] = flat[index]
 
     def look(self) -> Look:
-        """What it does. For one that looks."""
+        """The routines and their operands, of a step that only looks."""
         return self._run, self._site, self._inputs, self._outputs, None if self._share is None else self
 
     def _state(self, run: Run) -> _core.RunState:

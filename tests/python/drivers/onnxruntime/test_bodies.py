@@ -147,6 +147,39 @@ def test_bits_are_those_of_the_session(name, level):
     assert bits(opened.run(None, feeds)) == alone
 
 
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_bits_are_those_of_the_session_in_models_of_onnxs_own_tests():
+    """All models with control flow in the standard's tests that this ONNX Runtime takes: sequences and optionals, too."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    models = shown = 0
+    for case in collect_testcases(None):
+        proto = case.model
+        if not any(each.op_type in ("If", "Loop", "Scan") for each in proto.graph.node):
+            continue
+        proto.ir_version = min(proto.ir_version, 10)
+        feeds = dict(zip([each.name for each in proto.graph.input], case.data_sets[0][0], strict=True))
+        for level in ("DISABLED", "ALL"):
+            try:
+                opened = session(proto, level, log_severity_level=4)
+                alone = content(opened.run(None, feeds))
+            except Exception:  # of the session alone: it does not take the model, or the inputs
+                continue
+            models += 1
+            for regime in ("look", "before", "after"):
+                tool = Every(regime)
+                with amanda.apply(tool):
+                    assert content(opened.run(None, feeds)) == alone, (case.name, level, regime)
+            shown += len(tool.places) > len(proto.graph.node)
+    assert models >= 40
+    assert shown >= 20
+
+
+def content(results):
+    return [content(one) if isinstance(one, list) else one if one is None else bits([one]) for one in results]
+
+
 def test_what_the_operator_refuses_it_refuses_in_a_scope():
     """A Scan of no elements."""
     opened, feeds = session(scan()), {"x": X[:0], "start": X[0]}
