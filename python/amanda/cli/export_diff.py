@@ -64,14 +64,20 @@ def forms_job(program: Program, given: argparse.Namespace) -> Job:
             raise ValueError(
                 f"argument --{name}: not with --against-onnx, which lists the file's operators in their order"
             )
+    if given.times is not None and given.times < 1:
+        raise ValueError(f"argument --times: expected a positive number, got {given.times}")
     files = program_arguments.files_of(given, FILES)
     from amanda.tools.export_diff import ExportDiff
 
     exported = exported_program.loaded(given.against_pt2) if given.against_pt2 else None
-    tool = ExportDiff(given.against_onnx, calls=1, exported=exported, flops=True)
+    measures = given.times is not None
+    tool = ExportDiff(given.against_onnx, calls=1, exported=exported, flops=True, times=measures)
     title = ", ".join(filter(None, [" ".join(program.argv), given.against_pt2, given.against_onnx]))
 
     def report(made: Report, status: object) -> None:
+        if measures and tool.compared:
+            with made.part("measure times"):
+                tool.measure_times(given.times)
         if "json" not in files:
             with made.part("print the table"):
                 print(f"\n{_forms_answer(tool)}", flush=True)
@@ -111,6 +117,13 @@ def _forms_answer(tool: ExportDiff) -> str:
         found += f"\n{program} MFLOP in the program, {file} in the file"
     elif tool.uncounted:
         found += f"\nnot counted, may multiply: {', '.join(tool.uncounted)}"
+    if tool.times is not None:
+        runs, *sides = tool.times
+        in_program, in_nodes = (f"{sum(each) / 1e6:,.4g}" for each in sides)
+        found += (
+            f"\n{in_program} ms in operators of the program, {in_nodes} in optimized nodes: medians of "
+            f"{counted(runs, 'run')}; the time of a fused node belongs to several operators, and is in the row of each"
+        )
     more = [f"not joined: {', '.join(tool.not_compared)}"] if tool.not_compared else []
     if unmatched := len(tool.rows("unmatched")):
         more.insert(

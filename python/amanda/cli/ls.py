@@ -51,14 +51,20 @@ class Ls(Command):
             help="lists what became of each operator in the ONNX file that was exported of the program's model",
         )
         option("--against-pt2", metavar="FILE", help="and in this file of torch.export; with --against-onnx")
+        option(
+            "--times",
+            type=int,
+            metavar="RUNS",
+            help="and their times: runs the model and the file this often again; with --against-onnx",
+        )
         option("--html", metavar="FILE", help="writes a page there, too; with --against-onnx")
 
     def job(self, program: Program, given: argparse.Namespace) -> Job:
         """Prints the points that ran, or writes them to a file."""
         if given.against_onnx:
             return export_diff.forms_job(program, given)
-        for name in ("against_pt2", "html"):
-            if getattr(given, name):
+        for name in ("against_pt2", "times", "html"):
+            if getattr(given, name) is not None:
                 raise ValueError(f"argument --{name.replace('_', '-')}: it goes with --against-onnx")
         names = [name for names in given.ops for name in names.split(",")] if given.ops else None
         try:

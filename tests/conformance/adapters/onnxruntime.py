@@ -35,15 +35,16 @@ def array(value: Nested) -> Any:
 
 
 def info(name: str, kind: int = FLOAT) -> Any:
-    return onnx.helper.make_tensor_value_info(name, kind, None)
+    return onnx.helper.make_tensor_value_info(name, kind, None if kind == FLOAT else [])
 
 
 class Graph:
     """The nodes of a program, or of a body: its own values have names of their own in the whole model."""
 
-    def __init__(self, program: Program, prefix: str = "") -> None:
+    def __init__(self, program: Program, prefix: str = "", path: str = "") -> None:
         self.nodes: list[Any] = []
         self.prefix = prefix
+        self.path = path  # of its operators: "loop/"
         self.names = {name: prefix + name for name in program.inputs}
         self.program = program
 
@@ -53,7 +54,7 @@ class Graph:
             made = self.names[step.name] = self.prefix + step.name
             if isinstance(step, Op):
                 options = {"axis": 0} if step.kind == "flatten" else {}
-                self.add(OPS[step.kind], given, made, f"{step.name}/{OPS[step.kind]}", **options)
+                self.add(OPS[step.kind], given, made, f"{self.path}{step.name}/{OPS[step.kind]}", **options)
             elif isinstance(step, If):
                 self.add_if(step, made)
             else:
@@ -63,15 +64,16 @@ class Graph:
     def add_if(self, step: If, made: str) -> None:
         self.add("Cast", [self.names[step.condition]], f"{made}.bool", to=BOOL)
         self.add("Squeeze", [f"{made}.bool"], f"{made}.condition")
-        bodies = [Graph(body, f"{made}.{i}.") for i, body in enumerate((step.taken, step.other))]
+        path = f"{self.path}{step.name}/"
+        bodies = [Graph(body, f"{made}.{i}.", path) for i, body in enumerate((step.taken, step.other))]
         for body in bodies:
             body.names = dict(zip(body.program.inputs, [self.names[name] for name in step.inputs], strict=True))
         taken, other = (body.built().proto() for body in bodies)
-        self.add("If", [f"{made}.condition"], made, f"{step.name}/If", then_branch=taken, else_branch=other)
+        self.add("If", [f"{made}.condition"], made, f"{path}If", then_branch=taken, else_branch=other)
 
     def add_loop(self, step: Any, given: list[str], made: str) -> None:
         self.constant(f"{made}.times", np.asarray(step.times, np.int64))
-        body = Graph(step.body, f"{made}.0.").built()
+        body = Graph(step.body, f"{made}.0.", f"{self.path}{step.name}/").built()
         body.add("Identity", [f"{made}.0.on"], f"{made}.0.goes_on")
         inputs = [info(f"{made}.0.i", INT), info(f"{made}.0.on", BOOL), *map(info, body.prefixed(step.body.inputs))]
         results = [body.names[name] for name in step.body.outputs]
@@ -137,7 +139,7 @@ class Model:
 
 class OnnxRuntime:
     name = f"onnxruntime/{'.'.join(onnxruntime.__version__.split('.')[:2])}/graph"
-    capabilities = Capabilities(backward="none", symbolic=True, both_sides=True, shows_bodies=False, has_views=False)
+    capabilities = Capabilities(backward="none", symbolic=True, both_sides=True, has_views=False)
     same_ids_as = None
     namespace = "onnx"
     ops = OPS

@@ -1,10 +1,14 @@
 """The operators of a program are joined with the nodes of its ONNX file, and with those that ONNX Runtime makes of them."""
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import amanda
 import onnx
@@ -13,6 +17,10 @@ import pytest
 import torch
 from amanda.cli.main import main
 from amanda.tools.export_diff import ExportDiff
+from amanda.tools.export_diff.file_flops import file_flops
+from amanda.tools.export_diff.model_file import ModelFile
+from amanda.tools.export_diff.node_times import _medians
+from amanda.tools.export_diff.replay import Replay
 from export_models import export_of, exported, inputs_of, model_of
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -140,6 +148,164 @@ def test_a_node_that_may_multiply_and_is_not_counted_is_named(file, tmp_path):
     assert diff.flops[1] is None
 
 
+# ---- times ----------------------------------------------------------------------------------------------------------
+
+
+def timed(model, path, *arguments, **keywords):
+    diff = ExportDiff(path, times=True)
+    with amanda.apply(diff), torch.no_grad():
+        model(*arguments, **keywords)
+    return diff
+
+
+def test_times_of_a_fused_node_are_in_each_row_and_once_in_the_sum(file):
+    model = net()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    diff, random = timed(model, file, X), torch.get_rng_state()
+    assert {row.ns for row in diff.rows("form")} == {None}
+    assert "µs" not in str(diff.table("form"))
+    diff.measure_times(3)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+    rows = {row.name: row for row in diff.rows("form")}
+    norm, linear = rows["aten::batch_norm"], rows["aten::linear"]
+    fused = [row for row in rows.values() if row.optimized == norm.optimized]
+    assert len(fused) == 2
+    assert len({row.optimized_ns for row in fused}) == 1
+    times = diff.times
+    assert times.runs == 3
+    assert len(times.nodes) == len(diff._file.optimized().node)
+    assert all(row.ns > 0 for row in rows.values())
+    assert sum(row.ns for row in rows.values()) == pytest.approx(sum(times.program))
+    assert linear.optimized_ns in times.nodes
+    assert {"µs", "optimized"} <= set(str(diff.table("form")).split())
+
+
+class Heavy(nn.Module):
+    """A product that takes some hundred times as long as the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.small, self.large = nn.Linear(32, 32), nn.Linear(32, 8192)
+
+    def forward(self, x):
+        return self.large(self.small(x))
+
+
+def test_the_operator_that_takes_longer_has_the_longer_times(tmp_path):
+    x = torch.randn(64, 32)
+    path = exported(Heavy().eval(), (x,), tmp_path / "heavy.onnx")
+    diff = timed(Heavy().eval(), path, x)
+    started = time.perf_counter_ns()
+    diff.measure_times(5)
+    took = time.perf_counter_ns() - started
+    small, large = diff.rows("form")
+    assert (small.module_path, large.module_path) == ("small", "large")
+    assert large.ns > 5 * small.ns
+    assert large.optimized_ns > 5 * small.optimized_ns
+    assert large.ns * 3 < took  # of five runs, three took as long as the median, or longer
+    assert large.optimized_ns * 3 < took
+
+
+def test_times_of_nodes_are_the_medians_of_the_profile_after_the_warm_ups():
+    def run(first, second, inside):
+        nodes = [("0_kernel_time", first), ("1_kernel_time", second), ("_kernel_time", inside), ("0_fence_before", 99)]
+        return [{"name": name, "dur": dur} for name, dur in [*nodes, ("model_run", 1000)]]
+
+    warm_ups = 2 * run(500, 500, 500)
+    events = [{"name": "session_initialization", "dur": 7}, *warm_ups, *run(1, 7, 5), *run(3, 8, 5), *run(2, 90, 5)]
+    assert _medians(events, 2) == [2e3, 8e3]
+
+
+class Cached(nn.Module):
+    """Runs other operators when it is called again."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.fc = 0, nn.Linear(4, 4)
+
+    def forward(self, x):
+        self.calls += 1
+        y = self.fc(x)
+        return y if self.calls == 1 else torch.relu(y)
+
+
+def test_a_model_that_does_not_run_again_as_it_ran_has_no_times(tmp_path):
+    x = torch.randn(2, 4)
+    path = exported(Cached().eval(), (x,), tmp_path / "cached.onnx")
+    model = Cached().eval()
+    diff = timed(model, path, x)
+    with pytest.raises(ValueError, match="called again, the model runs other operators than in the call that was"):
+        diff.measure_times()
+    model.train()
+    with pytest.raises(ValueError, match=r"the model is no longer in the mode \(train or eval\) of the call"):
+        diff.measure_times()
+    assert diff.times is None
+
+
+class Scaled(nn.Module):
+    """Writes to its argument."""
+
+    def forward(self, x, *, scale):
+        return torch.relu(x.mul_(scale))
+
+
+def test_the_model_gets_copies_of_the_arguments(tmp_path):
+    x, scale = torch.randn(2, 4), torch.tensor(2.0)
+    path = exported(Scaled().eval(), (x.clone(),), tmp_path / "scaled.onnx", kwargs={"scale": scale})
+    given = x.clone()
+    diff = timed(Scaled().eval(), path, given, scale=scale)
+    diff.measure_times(2)
+    assert torch.equal(given, x * 2)  # once
+    assert [row.ns > 0 for row in diff.rows("form")] == [True] * len(diff.rows("form"))
+
+
+class Held:
+    """Has a tensor, and can't be copied."""
+
+    layers: ClassVar[list] = [SimpleNamespace(keys=torch.ones(2, 4), values=None)]
+
+    def __deepcopy__(self, memo):
+        raise RuntimeError
+
+
+def test_an_argument_that_cannot_be_copied_is_named():
+    assert Replay.of((X, Held())).refused == "an argument, a Held, can't be copied"
+    assert Replay.of(([X, {"x": (X, 3)}],)).refused == ""
+
+
+def test_mistakes_with_times(file):
+    diff = ExportDiff(file, times=True)
+    with pytest.raises(ValueError, match="there is nothing to measure: no call was compared"):
+        diff.measure_times()
+    with pytest.raises(ValueError, match="runs= is a number of runs, 1 or more, got 0"):
+        diff.measure_times(0)
+    with amanda.apply(diff), pytest.raises(ValueError, match="runs the model again: call it after the scope"):
+        diff.measure_times()
+    with pytest.raises(ValueError, match="make the tool with times=True"):
+        ExportDiff(file).measure_times()
+
+
+def test_operations_in_a_body_are_those_of_its_node(tmp_path):
+    """A branch with a product, beside one without."""
+    path = exported(Chooses().eval(), (X.flatten(1),), tmp_path / "chooses.onnx")
+    given = X.flatten(1)
+    counted = file_flops(ModelFile(path), {"x": given.abs().numpy()})
+    (choice,) = (i for i, node in enumerate(onnx.load(path).graph.node) if node.op_type == "If")
+    assert counted.by_node == {choice: 2 * len(X) * 48 * 5}
+    assert counted.uncounted == {}
+    assert file_flops(ModelFile(path), {"x": (-given.abs()).numpy()}).total == 0
+
+
+class Chooses(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(48, 5)
+
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda x: self.fc(x), lambda x: x[:, :5] * 2, (x,))
+
+
 # ---- the .pt2 file ---------------------------------------------------------------------------------------------------
 
 
@@ -204,6 +370,16 @@ def test_the_command(file, tmp_path):
     assert "aten::conv2d 1" in lines[2]
     (linear,) = (line for line in lines if "aten::linear" in line)
     assert linear.split()[-4:] == ["Gemm", "Gemm", *[f"{2 * 2 * 16 * 5 / 1e6:.4g}"] * 2]
+    ran = amanda_ls("--against-onnx", str(file), "--times", "2")
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.strip().splitlines()
+    assert re.fullmatch(
+        r"[\d.]+ ms in operators of the program, [\d.]+ in optimized nodes: medians of 2 runs; the time of a fused node "
+        "belongs to several operators, and is in the row of each",
+        lines[2],
+    )
+    (linear,) = (line for line in lines if "aten::linear" in line)
+    assert all(float(cell) > 0 for cell in linear.split()[-2:])
     torch.export.save(torch.export.export(net(), (X,)), tmp_path / "net.pt2")
     files = {name: str(tmp_path / f"rows.{name}") for name in ("json", "html")}
     written = [argument for name, path in files.items() for argument in (f"--{name}", path)]
@@ -222,6 +398,8 @@ def test_the_command(file, tmp_path):
         (["--html", "page.html"], "argument --html: it goes with --against-onnx"),
         (["--against-pt2", "net.pt2"], "argument --against-pt2: it goes with --against-onnx"),
         (["--against-onnx", "none.onnx", "--ops", "linear"], "argument --ops: not with --against-onnx"),
+        (["--times", "3"], "argument --times: it goes with --against-onnx"),
+        (["--against-onnx", "none.onnx", "--times", "0"], "argument --times: expected a positive number, got 0"),
         (["--against-onnx", "none.onnx"], "none.onnx"),
         (["--against-onnx", "none.onnx", "--against-pt2", "none.pt2"], "none.pt2"),
     ],

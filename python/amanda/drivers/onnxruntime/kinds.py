@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,14 +31,34 @@ def can_leave(kind: str) -> bool:
     return can_leave(inner) if outer in ("seq", "optional") else dtype_of(kind) is not None
 
 
-def proto_of(kind: str) -> Any:
-    """Without a shape."""
+def of_type(type: Any) -> str:
+    """`type`: a `onnx.TypeProto`; "" if it says nothing, or has no such words."""
+    which = type.WhichOneof("value")
+    if which == "tensor_type" and type.tensor_type.elem_type:
+        return of_tensor(type.tensor_type.elem_type)
+    if which in ("sequence_type", "optional_type"):
+        inner = of_type(getattr(type, which).elem_type)
+        return f"{'seq' if which == 'sequence_type' else 'optional'}({inner})" if inner else ""
+    return ""
+
+
+def shape_of(type: Any) -> tuple[int | str | None, ...] | None:
+    """None if not even the rank is known."""
+    if type.WhichOneof("value") != "tensor_type" or not type.tensor_type.HasField("shape"):
+        return None
+    return tuple(
+        each.dim_value if each.HasField("dim_value") else each.dim_param or None for each in type.tensor_type.shape.dim
+    )
+
+
+def proto_of(kind: str, shape: Sequence[int | str | None] | None = None) -> Any:
+    """`shape`: of a tensor."""
     outer, inner = _split(kind)
     if outer == "seq":
         return onnx.helper.make_sequence_type_proto(proto_of(inner))
     if outer == "optional":
         return onnx.helper.make_optional_type_proto(proto_of(inner))
-    return onnx.helper.make_tensor_type_proto(_element_type(inner), None)
+    return onnx.helper.make_tensor_type_proto(_element_type(inner), shape)
 
 
 def _split(kind: str) -> tuple[str, str]:

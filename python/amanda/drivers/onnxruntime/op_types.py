@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from amanda import _core
-from amanda.drivers.onnxruntime import port
+from amanda.drivers.onnxruntime import port, protos
 from amanda.drivers.onnxruntime.value import describe, parameter_name
 
 BACKEND = _core.GraphBackend(f"onnxruntime/{port.VERSION}/graph", can_replace=True, both_sides=True)
@@ -42,9 +42,10 @@ def type_of(node: Any, schema: Schema) -> int:
 
 
 def types_in(model: Any) -> Iterator[int]:
-    """Those of the operators of a graph; bodies are left out."""
+    """Those of the operators of a graph, and of its bodies."""
     versions = versions_of(model)
-    return (type_of(node, schema_of(node, versions)) for node in model.graph.node)
+    nodes = (one for node in model.graph.node for one in (node, *protos.inside(node)))
+    return (type_of(node, schema_of(node, versions)) for node in nodes)
 
 
 def versions_of(model: Any) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from amanda.drivers.onnxruntime.protos import reads
 
 _PREFIX = "pkg.torch.onnx."  # of what torch.onnx.export(dynamo=True) writes into a node's metadata
-_FRAME = re.compile(r'File "([^"]*)", line (\d+)')
+_FRAME = re.compile(r'File "(?!<eval_with_key>)([^"]*)", line (\d+)')  # no frame of code that torch.export generated
 _OWN_SCOPES = 2  # the last name is the operator's own; the one before it is its module
 
 
@@ -52,6 +52,11 @@ class Places:
                 return place
         name = next((each.name for each in covered if each.name), node.name)
         return Place(_module_of(name))
+
+    def written(self, node: Any) -> Any:
+        """The written node of an operator that has its type; None if there is none."""
+        found = next((self._producers[name] for name in node.output if name in self._producers), None)
+        return found if found is not None and found.op_type == node.op_type else None
 
     def _walk(self, name: str, found: dict[str, Any]) -> None:
         todo = [name]

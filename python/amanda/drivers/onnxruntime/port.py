@@ -67,6 +67,9 @@ def runs(session: Any) -> Callable[[list[str], dict[str, Any], Any], list[Any]]:
     return found
 
 
+DEFAULT_OPTIONS = onnxruntime.RunOptions()  # of a run without options
+
+
 def schemas() -> list[Any]:
     """The schemas of all operators that are registered, in all versions."""
     return list(state.get_all_operator_schema())

@@ -17,8 +17,8 @@ import onnxruntime
 from onnx import numpy_helper
 
 from amanda import _core
-from amanda.drivers.onnxruntime import kinds, port, protos
-from amanda.drivers.onnxruntime.places import Places
+from amanda.drivers.onnxruntime import graphs, kinds, op_types, port, protos
+from amanda.drivers.onnxruntime.graphs import Graph
 from amanda.drivers.onnxruntime.protos import Array
 from amanda.drivers.onnxruntime.value import Value
 
@@ -51,24 +51,22 @@ class Program:
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self.model = self._optimized(source)
         written = _parsed(source)
-        self.places = Places(written.graph, self.model.graph)
         self.digest = hashlib.blake2b(written.SerializeToString(deterministic=True), digest_size=8).hexdigest()
+        self.graph = graphs.read(written.graph, self.model.graph, self.digest, op_types.versions_of(self.model))
+        protos.give_unique_names(self.model.graph)
         self.inputs = frozenset(each.name for each in session.get_inputs())
         self.optional = frozenset(each.name for each in session.get_overridable_initializers())
         self.outputs = tuple(each.name for each in session.get_outputs())
         self.outputs_set = frozenset(self.outputs)
         self.cache = _core.ArtifactCache()
-        initializers = {each.name: each for each in self.model.graph.initializer}
-        self._constants = {name: each for name, each in initializers.items() if name not in self.optional}
+        self._weights = protos.initializers(self.model.graph)
+        self._constants = {each.name: each for each in self._weights if each.name not in self.optional}
         self._arrays: dict[str, Array] = {}
-        self._kinds = self._kinds_of_values()
+        self._made_by: dict[str, int] = {}  # the id of its operator, by the name of a value
+        self._kinds = self._kinds_outside()
+        self._add_kinds(self.graph)
 
     # ---- values -----------------------------------------------------------------------------------------------------
-
-    def id_of(self, node: Any) -> int:
-        """The same in each process that loads the same model: names of values are unique in a graph."""
-        text = repr((self.digest, node.op_type, node.name, list(node.output)))
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") or 1
 
     def value(self, name: str) -> Value | None:
         if not name:
@@ -117,7 +115,7 @@ class Program:
             Unreadable: ONNX Runtime cannot make it.
         """
         types = {name: kinds.proto_of(kind) for name, kind in inputs.items()}
-        model = protos.part(self.model, nodes, types, outputs, constants)
+        model = protos.part(self.model, self._weights, nodes, types, outputs, constants)
         try:
             return self._session(model, {} if is_alone else {"session.intra_op.allow_spinning": "0"})
         except Exception as error:  # its classes have no common base
@@ -147,26 +145,42 @@ class Program:
             )
         except Exception as error:  # its classes have no common base
             raise Unreadable(f"ONNX Runtime does not save the graph that it runs ({first_line(error)})") from error
-        return onnx.load(path, load_external_data=False)
+        model = onnx.load(path, load_external_data=False)
+        protos.drop_repeated_constants(model.graph)
+        return model
 
     def _options_of_providers(self) -> list[dict[str, str]]:
         return [dict(self._provider_options.get(name, {})) for name in self._providers]
 
-    def _kinds_of_values(self) -> dict[str, tuple[str, tuple[int | str | None, ...] | None]]:
-        """The element type and shape of each value, by name: as the runtime infers them, which knows its own operators."""
-        graph = self.model.graph
-        self._made_by = {name: self.id_of(node) for node in graph.node for name in node.output if name}
+    def _kinds_outside(self) -> dict[str, tuple[str, tuple[int | str | None, ...] | None]]:
+        """The element type and shape of each constant and input, by name."""
         found: dict[str, tuple[str, tuple[int | str | None, ...] | None]] = {
-            each.name: (kinds.of_tensor(each.data_type), tuple(each.dims)) for each in graph.initializer
+            each.name: (kinds.of_tensor(each.data_type), tuple(each.dims)) for each in self._weights
         }
-        asking = onnx.ModelProto()
-        asking.CopyFrom(self.model)
-        del asking.graph.output[:]
-        asking.graph.output.extend(onnx.ValueInfoProto(name=name) for name in self._made_by)
-        session = self._session(asking) if self._made_by else None
-        for each in (*session.get_inputs(), *session.get_outputs()) if session is not None else ():
-            found[each.name] = (each.type, tuple(each.shape) or None)  # it has none for unknown ranks, too
+        for each in self.model.graph.input:
+            found[each.name] = kinds.of_type(each.type), kinds.shape_of(each.type)
         return found
+
+    def _add_kinds(self, graph: Graph) -> None:
+        """Those of the results of operators: as the runtime infers them, which knows its own operators."""
+        for operator in graph.operators:
+            self._made_by.update((name, operator.id) for name in operator.node.output if name)
+        results = [name for operator in graph.operators for name in operator.node.output if name]
+        if results:
+            outside = [*(each.name for each in graph.proto.input), *protos.captured(graph.proto)]
+            types = {name: kinds.proto_of(*self._kinds[name]) for name in outside if not self.is_constant(name)}
+            nodes = [operator.node for operator in graph.operators]
+            session = self._session(protos.part(self.model, self._weights, nodes, types, results, {}))
+            for each in session.get_outputs():
+                self._kinds[each.name] = each.type, tuple(each.shape) or None  # it has none for unknown ranks, too
+        for operator in graph.operators:
+            try:
+                for body in operator.bodies.values():
+                    for each in body.proto.input:
+                        self._kinds[each.name] = kinds.of_type(each.type), kinds.shape_of(each.type)
+                    self._add_kinds(body)
+            except Exception:  # of onnx, or of ONNX Runtime: its classes have no common base
+                operator.bodies.clear()
 
 
 def stamp(source: str | bytes | None) -> tuple[int, int] | None:

@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from amanda import _core
 from amanda.drivers.onnxruntime import coverage, kinds, op_types, protos
 from amanda.drivers.onnxruntime.chain import Chain
+from amanda.drivers.onnxruntime.graphs import Graph, Operator
 from amanda.drivers.onnxruntime.op_types import BACKEND
 from amanda.drivers.onnxruntime.program import Program, Unreadable, first_line
 from amanda.drivers.onnxruntime.unsupported import warn
 
 
+class ShownBody(NamedTuple):
+    proto: Any
+    shown: list[Shown]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [each.name for each in self.proto.output]
+
+
 class Shown(NamedTuple):
     """An operator."""
 
+    number: int  # in the order in which they are shown
     node: Any
     inputs: tuple[Any, ...]  # names by position: "" where none is given, a tuple for a variadic position
     outputs: tuple[Any, ...]
     site: _core.OpSite
+    bodies: dict[str, ShownBody]
+
+    def inside(self) -> list[int]:
+        """The numbers of the operators in its bodies, and in theirs."""
+        return [found for body in self.bodies.values() for op in body.shown for found in (op.number, *op.inside())]
 
 
 class Site:
@@ -32,34 +49,46 @@ class Site:
 
     def each_op(self, visitor: _core.GraphVisitor) -> None:
         versions = op_types.versions_of(self._program.model)
-        for node in self._program.model.graph.node:
-            self._show_bodies(node, versions, visitor)
-            schema = op_types.schema_of(node, versions)
-            type, place = op_types.type_of(node, schema), self._program.places.of(node)
-            inputs = op_types.arranged(schema.inputs, list(node.input), schema.takes_many)
-            outputs = op_types.arranged(schema.outputs, list(node.output), schema.gives_many)
-            site = _core.OpSite(
-                BACKEND,
-                type,
-                self._program.id_of(node),
-                tuple(map(self._symbols, inputs)),
-                tuple(map(self._symbols, outputs)),
-                module_path=place.module_path,
-                source=place.source,
-                refuse=functools.partial(self._refusal, inputs, outputs),
-                attribute=lambda name, node=node: protos.attributes(node).get(name),
-            )
-            self._shown.append(Shown(node, inputs, outputs, site))
-            coverage.shown(BACKEND, op_types.full_name(node), type)
-            visitor.op(site)
+        self._count = itertools.count()
+        self._shown = self._show(self._program.graph, versions, visitor)
 
-    def _show_bodies(self, node: Any, versions: Mapping[str, int], visitor: _core.GraphVisitor) -> None:
-        inside = protos.operators_inside(node)
+    def _show(self, graph: Graph, versions: Mapping[str, int], visitor: _core.GraphVisitor) -> list[Shown]:
+        return [self._show_one(operator, versions, visitor) for operator in graph.operators]
+
+    def _show_one(self, operator: Operator, versions: Mapping[str, int], visitor: _core.GraphVisitor) -> Shown:
+        node, place = operator.node, operator.place
+        schema = op_types.schema_of(node, versions)
+        type = op_types.type_of(node, schema)
+        inputs = op_types.arranged(schema.inputs, list(node.input), schema.takes_many)
+        outputs = op_types.arranged(schema.outputs, list(node.output), schema.gives_many)
+        site = _core.OpSite(
+            BACKEND,
+            type,
+            operator.id,
+            tuple(map(self._symbols, inputs)),
+            tuple(map(self._symbols, outputs)),
+            module_path=place.module_path,
+            source=place.source,
+            refuse=functools.partial(self._refusal, inputs, outputs),
+            attribute=lambda name: protos.attributes(node).get(name),
+        )
+        number = next(self._count)
+        coverage.shown(BACKEND, op_types.full_name(node), type)
+        visitor.op(site)
+        if not operator.bodies:
+            self._skip_bodies(node, versions, visitor)
+        bodies = {
+            name: ShownBody(body.proto, self._show(body, versions, visitor)) for name, body in operator.bodies.items()
+        }
+        return Shown(number, node, inputs, outputs, site, bodies)
+
+    def _skip_bodies(self, node: Any, versions: Mapping[str, int], visitor: _core.GraphVisitor) -> None:
+        inside = protos.inside(node)
         if not inside:
             return
         visitor.unseen(node.name, f"the bodies of {node.op_type}: their {len(inside)} operators are not shown")
         if any(BACKEND.wants(op_types.type_of(each, op_types.schema_of(each, versions))) for each in inside):
-            warn("a model has an If, a Loop or a Scan: tools are not shown the operators in its bodies")
+            warn(f"a model has an operator {node.op_type}: tools are not shown the operators in its bodies")
         for each in inside:
             coverage.skipped(op_types.full_name(each))
 

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from amanda.toolkit import Place, arrays_of, own_work
+from amanda.toolkit import Place, own_work
 
 from .arrays import Kept, Key, Store
 from .origins import scope_name
+from .replay import Replay, tensors_in
 
 
 class Ran(NamedTuple):
@@ -50,6 +51,7 @@ class Call:
     results: list[Kept] = dataclasses.field(default_factory=list)
     written: set[int] = dataclasses.field(default_factory=set)  # addresses of the storages that operators wrote to
     names: dict[int, str] = dataclasses.field(default_factory=dict)  # the paths of modules, by ids; "" if there are two
+    replay: Replay | None = None  # if calls are to be made again
     refused: str = ""  # the reason why it cannot be compared
 
     def path_inside(self, module_path: str) -> str:
@@ -67,6 +69,7 @@ class Calls:
         wants: whether a call that begins is to be followed.
         ended: gets each call at its end, on the thread that made it.
         follows_modules: whether calls have the runs of modules.
+        keeps_arguments: whether they can be made again.
     """
 
     def __init__(
@@ -75,8 +78,10 @@ class Calls:
         wants: Callable[[], bool],
         ended: Callable[[Call], object],
         follows_modules: bool,
+        keeps_arguments: bool,
     ) -> None:
         self._is_model, self._wants, self._ended, self._follows_modules = is_model, wants, ended, follows_modules
+        self._keeps_arguments = keeps_arguments
         self._local = threading.local()
         self._close: list[Callable[[], object]] = []
 
@@ -122,6 +127,8 @@ class Calls:
         if self._follows_modules:
             for name, each in module.named_modules(remove_duplicate=False):
                 call.names[id(each)] = "" if id(each) in call.names else name
+        if self._keeps_arguments:
+            call.replay = Replay.of(arguments)
         self._local.call = call
         self._local.starts = []  # of the modules that run in the call: the number of operators before
 
@@ -141,6 +148,8 @@ class Calls:
             name: call.arguments.get(key) or _kept_at_end(call, name, value)
             for name, key, value in _bound(module, arguments, keywords)
         }
+        if call.replay is not None:
+            call.replay = call.replay.with_keywords(keywords)
         self._ended(call)
 
     def _note_module(self, call: Call, running: list[Any], module: Any, result: Any) -> None:
@@ -149,7 +158,7 @@ class Calls:
             return
         inside = [call.names.get(id(each), "") for each in running[-len(self._local.starts) - 1 :]]
         if all(inside):
-            tensors = [tensor for tensor in _tensors_in(result) if _unreadable(tensor) is None]
+            tensors = [tensor for tensor in tensors_in(result) if _unreadable(tensor) is None]
             results = tuple(call.store.kept(tensor) for tensor in tensors)
             call.modules.append(ModuleRun(inside[-1], tuple(map(scope_name, inside)), start, len(call.ran), results))
 
@@ -189,7 +198,7 @@ def _bound(module: Any, arguments: Any, keywords: Mapping[str, Any]) -> Iterator
 
 def _kept_at_end(call: Call, name: str, value: Any) -> list[Kept]:
     """The tensors of an argument that was given by its name: hooks get it after the call only."""
-    if any(tensor.untyped_storage().data_ptr() in call.written for tensor in _tensors_in(value) if tensor.numel()):
+    if any(tensor.untyped_storage().data_ptr() in call.written for tensor in tensors_in(value) if tensor.numel()):
         call.refused = f"the model writes to its argument {name}; the call is compared if that is given by position"
         return []
     return _kept(call, value)
@@ -197,7 +206,7 @@ def _kept_at_end(call: Call, name: str, value: Any) -> list[Kept]:
 
 def _kept(call: Call, value: Any) -> list[Kept]:
     found = []
-    for tensor in _tensors_in(value):
+    for tensor in tensors_in(value):
         why = _unreadable(tensor)
         if why:
             call.refused = call.refused or f"an argument or result is {why}"
@@ -211,21 +220,3 @@ def _unreadable(tensor: Any) -> str | None:
 
     reason = known(tensor).why_unreadable(tensor)
     return None if reason is None else REASONS[reason]
-
-
-def _tensors_in(value: Any) -> Iterator[Any]:
-    """The tensors in lists, dictionaries, dataclasses, and in caches of transformers, in order."""
-    if arrays_of(value) is not None:
-        yield value
-    elif isinstance(value, Mapping):
-        for member in value.values():
-            yield from _tensors_in(member)
-    elif isinstance(value, (list, tuple)):
-        for member in value:
-            yield from _tensors_in(member)
-    elif isinstance(getattr(value, "layers", None), list):
-        for layer in value.layers:
-            yield from _tensors_in([getattr(layer, "keys", None), getattr(layer, "values", None)])
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from _tensors_in(getattr(value, field.name))

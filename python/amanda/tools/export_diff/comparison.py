@@ -82,7 +82,7 @@ class Comparison:
             ValueError: it cannot be compared. The text says why.
         """
         feeds = feeds_of(self._file.inputs, call)
-        given = {each.name: array_for(each.type.tensor_type.elem_type, feeds[each.name]) for each in self._file.inputs}
+        given = self.given(call)
         outputs = self._outputs(call)
         names = list(dict.fromkeys([*self._names, *outputs]))
         values = self._values(names, given)
@@ -114,6 +114,11 @@ class Comparison:
         if is_first:
             self.join = Join(call, matched, references, self._exported)
             self.file_flops = file_flops(self._file, given) if self._counts_flops else None
+
+    def given(self, call: Call) -> dict[str, Any]:
+        """The file's inputs in a call. Raises as `add`."""
+        feeds = feeds_of(self._file.inputs, call)
+        return {each.name: array_for(each.type.tensor_type.elem_type, feeds[each.name]) for each in self._file.inputs}
 
     def _outputs(self, call: Call) -> dict[str, Kept]:
         """The results of the model by the names of the file's outputs, if there are as many."""

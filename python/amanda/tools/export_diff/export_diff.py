@@ -18,11 +18,13 @@ from amanda.tools.flops import Flops
 from .arrays import key_of
 from .calls import Call, Calls, Ran
 from .comparison import Comparison
-from .forms import forms
+from .forms import Times, forms
 from .graphs import Exported
 from .model_file import ModelFile
 from .module_alignment import FileModules
+from .node_times import node_times
 from .origins import root_class
+from .program_times import program_times
 from .rows import GROUPINGS, Form, GroupBy, Row
 
 BY_MODULE = (
@@ -63,6 +65,7 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         exported: the `torch.export.ExportedProgram` of the model, which rows by "form" have, too.
         flops: whether rows by "form" have floating point operations, of the program and of the file's nodes as written,
             by the conventions of `tools.flops`.
+        times: whether `measure_times` will be called: arguments of the first call are kept for it.
 
     Raises:
         ImportError: onnx or onnxruntime is not installed.
@@ -83,6 +86,7 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         rtol: float | None = None,
         exported: Any = None,
         flops: bool = False,
+        times: bool = False,
     ) -> None:
         super().__init__("export_diff")
         if calls < 1:
@@ -97,9 +101,10 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         self._skips, self._lock = Skips("export_diff"), lock()
         self._exported = None if exported is None else Exported(exported)
         self._flops = Flops(cpu_attention=True) if flops else None
-        self._calls = Calls(self._is_model, self._wants, self._ended, self._modules is not None)
+        self._calls = Calls(self._is_model, self._wants, self._ended, self._modules is not None, times)
         self._open = 0  # scopes
         self._thread = 0  # that ran the last operator
+        self._keeps_calls = times
         self._optimized: Any = None  # the graph that ONNX Runtime makes of the file
         self.reset()
         if self._flops is not None:
@@ -142,6 +147,12 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         """The operators of the first call and the types of the file's nodes that may multiply and were not counted."""
         join, file = self._comparison.join, self._comparison.file_flops
         return [] if join is None or file is None else [*join.uncounted, *file.uncounted]
+
+    @property
+    def times(self) -> Times | None:
+        """The times of all operators of the first call, and of all nodes of the optimized graph; None if they are not
+        measured."""
+        return self._times
 
     @property
     def exported_unmatched(self) -> int:
@@ -190,6 +201,34 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
             self._refused: collections.Counter[str] = collections.Counter()  # calls, by the reason
             self._compared, self._is_training = 0, False
             self._class = ""  # of the model, once it was called
+            self._first: Call | None = None  # that can be made again
+            self._times: Times | None = None
+
+    def measure_times(self, runs: int = 10) -> None:
+        """Measures times, which rows by "form" have from then on: medians of so many runs.
+
+        The model is called again, with copies of the arguments of the first call that was compared, under
+        `tools.profile.Profile`. Random states and buffers are put back. ONNX Runtime runs the optimized graph with its own
+        profiler. Both have as many threads as they have by themselves, or as the program has set for PyTorch.
+
+        Raises:
+            ValueError: a scope of the tool is open, no call was compared, the model does not run again as it ran, or ONNX
+                Runtime cannot profile the file. The text says why.
+        """
+        if runs < 1:
+            raise ValueError(f"[export_diff] runs= is a number of runs, 1 or more, got {runs!r}")
+        if self._open:
+            raise ValueError("[export_diff] measure_times() runs the model again: call it after the scope")
+        if self._first is None:
+            why = "no call was compared" if self._keeps_calls else "make the tool with times=True"
+            raise ValueError(f"[export_diff] there is nothing to measure: {why}")
+        try:
+            program = program_times(self._first, runs)
+        except ValueError as error:
+            raise ValueError(f"[export_diff] times can't be measured: {error}") from error
+        nodes = node_times(self._file, self._comparison.given(self._first), runs)
+        with self._lock:
+            self._times = Times(runs, program, nodes)
 
     def _rows(self, by: GroupBy) -> list[Any]:
         with self._lock:
@@ -207,13 +246,16 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
         if self._optimized is None:
             self._optimized = self._file.optimized()
         in_order = sorted(rows, key=comparison.position)
-        return forms(in_order, self._file.proto.graph, self._optimized, comparison.join, comparison.file_flops)
+        return forms(
+            in_order, self._file.proto.graph, self._optimized, comparison.join, comparison.file_flops, self._times
+        )
 
     def _columns(self, by: GroupBy, rows: Sequence[Any]) -> Sequence[Column]:
         """Without those that nothing was given for."""
         left_out = {
             *(("exported",) if self._exported is None else ()),
             *(("flops", "file_flops") if self._flops is None else ()),
+            *(("ns", "optimized_ns") if self._times is None else ()),
         }
         return [column for column in super()._columns(by, rows) if column.field not in left_out]
 
@@ -317,6 +359,8 @@ class ExportDiff(TellsSkips, Results[Any, GroupBy], Tool):
                 why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
                 self._refused[why.removeprefix("[export_diff] ")] += 1
             else:
+                if not self._compared and self._keeps_calls:
+                    self._first = call
                 self._compared += 1
                 self._is_training |= call.is_training
 

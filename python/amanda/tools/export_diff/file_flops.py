@@ -24,8 +24,15 @@ class FileFlops(NamedTuple):
         return None if self.uncounted else sum(self.by_node.values())
 
     def of(self, i: int, node: Any) -> int | None:
-        """The operations of a node; None if it may multiply and was not counted, or runs other nodes."""
-        return None if node.op_type in self.uncounted or bodies(node) else self.by_node.get(i, 0)
+        """The operations of a node, and of those in its bodies; None if one of them may multiply and was not counted."""
+        inside = _inside(node)
+        is_unknown = bool(inside) and node.op_type not in _SHOWN
+        if is_unknown or any(each.op_type in self.uncounted for each in (node, *inside)):
+            return None
+        return self.by_node.get(i, 0)
+
+
+_SHOWN = ("If", "Loop", "Scan")  # whose bodies are
 
 
 def file_flops(file: ModelFile, feeds: dict[str, Any]) -> FileFlops:
@@ -37,8 +44,9 @@ def file_flops(file: ModelFile, feeds: dict[str, Any]) -> FileFlops:
     proto = type(file.proto)()
     proto.CopyFrom(file.proto)
     for i, node in enumerate(proto.graph.node):
-        del node.metadata_props[:]
-        node.name = f"/{i}/{node.op_type}"  # the driver reads the module off the name
+        for each in (node, *_inside(node)):
+            del each.metadata_props[:]
+            each.name = f"/{i}/{each.op_type}"  # the driver reads the module off the name
 
     def run() -> Flops:
         flops = Flops()
@@ -53,3 +61,8 @@ def file_flops(file: ModelFile, feeds: dict[str, Any]) -> FileFlops:
         {int(row.module_path): row.flops for row in flops.rows()},
         {name.removeprefix("onnx::"): count for name, count in flops.uncounted_products.items()},
     )
+
+
+def _inside(node: Any) -> list[Any]:
+    """The nodes of its bodies, and of theirs."""
+    return [found for body in bodies(node) for each in body.node for found in (each, *_inside(each))]

@@ -19,7 +19,22 @@ class _Group(NamedTuple):
     optimized: tuple[int, ...]
 
 
-def forms(rows: Sequence[Row], written: Any, optimized: Any, join: Join, file_flops: FileFlops | None) -> list[Form]:
+class Times(NamedTuple):
+    """In nanoseconds: medians."""
+
+    runs: int
+    program: list[float]  # by the position of an operator in the call
+    nodes: list[float]  # by the position of an optimized node
+
+
+def forms(
+    rows: Sequence[Row],
+    written: Any,
+    optimized: Any,
+    join: Join,
+    file_flops: FileFlops | None,
+    times: Times | None,
+) -> list[Form]:
     """One form for each row.
 
     An optimizer keeps the names of values that it does not fuse away. Between two such values, the nodes of both graphs
@@ -56,6 +71,8 @@ def forms(rows: Sequence[Row], written: Any, optimized: Any, join: Join, file_fl
                 tuple(each.name or each.value for each in shared.values()),
                 joined.flops,
                 None if file_flops is None else total(file_flops.of(i, ours.node(i)) for i in own),
+                None if times is None else sum(times.program[i] for i in joined.positions),
+                None if times is None else sum(times.nodes[i] for i in nodes),
             )
         )
     return found

@@ -18,6 +18,7 @@ class Joined(NamedTuple):
     program: tuple[str, ...] = ()  # operators
     flops: int | None = None  # None if they are not counted
     exported: tuple[str, ...] = ()  # operators
+    positions: tuple[int, ...] = ()  # of the program's operators in the call
 
 
 class Join:
@@ -62,6 +63,7 @@ class Join:
             tuple(self._types[i] for i in ran),
             total(self._flops[i] for i in ran),
             tuple(self._graph.node[i].op_type for i in self._exported.get(value, ())),
+            ran,
         )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from . import libraries
+from .results import bodies
 
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 _ORT_FORMAT = b"ORTM"  # at byte 4
@@ -86,6 +89,39 @@ class ModelFile:
         Raises:
             ValueError: ONNX Runtime cannot load the file, or does not save its graph.
         """
+        with self._saved() as (model, _):
+            return model.graph
+
+    @contextlib.contextmanager
+    def optimized_session(self, *, profiled: bool = False) -> Iterator[tuple[Any, int]]:
+        """A session of that graph, and the number of its nodes. Each node is named by its position, as "3"; those in bodies
+        have no names.
+
+        Raises:
+            ValueError: as `optimized`.
+        """
+        ort = libraries.onnxruntime()
+        with self._saved() as (model, folder):
+            for i, node in enumerate(model.graph.node):
+                node.name = str(i)
+                _unname(node)
+            options = ort.SessionOptions()
+            options.log_severity_level = 4
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+            options.enable_profiling = profiled
+            options.profile_file_prefix = os.path.join(folder, "profile")
+            options.add_session_config_entry(_WEIGHTS_FOLDER, folder)
+            try:
+                session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+            except Exception as error:  # its classes have no common base
+                raise ValueError(
+                    f"[export_diff] ONNX Runtime can't load its graph of {self.path!r}: {_first_line(error)}"
+                ) from error
+            yield session, len(model.graph.node)
+
+    @contextlib.contextmanager
+    def _saved(self) -> Iterator[tuple[Any, str]]:
+        """The optimized model, and the folder of its weights, which exists meanwhile."""
         ort, onnx = libraries.onnxruntime(), libraries.onnx()
         with tempfile.TemporaryDirectory(prefix="amanda-onnx-") as folder:
             options = ort.SessionOptions()
@@ -97,11 +133,12 @@ class ModelFile:
             self.check_unchanged()
             try:
                 ort.InferenceSession(self.proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-                return onnx.load(path, load_external_data=False).graph
+                model = onnx.load(path, load_external_data=False)
             except Exception as error:  # its classes have no common base
                 raise ValueError(
                     f"[export_diff] ONNX Runtime does not show its graph of {self.path!r}: {_first_line(error)}"
                 ) from error
+            yield model, folder
 
     def run(self, session: Any, names: list[str], feeds: dict[str, Any]) -> dict[str, Any]:
         """The values with these names.
@@ -138,6 +175,13 @@ class ModelFile:
                 f"[export_diff] {self.path!r} has no nodes; give a file that torch.onnx.export has written"
             )
         return proto
+
+
+def _unname(node: Any) -> None:
+    for body in bodies(node):
+        for each in body.node:
+            each.name = ""
+            _unname(each)
 
 
 def _first_line(error: Exception) -> str:

@@ -58,6 +58,8 @@ class Form:
     fused_with: tuple[str, ...]  # the other operators of the program in these nodes
     flops: int | None  # floating point operations of `program`; None if they are not counted
     file_flops: int | None  # those of `written`
+    ns: float | None  # the time of `program`; None if times are not measured
+    optimized_ns: float | None  # that of `optimized`, of which the operators in `fused_with` have the same nodes
 
 
 def _nodes(row: Any) -> str:
@@ -99,6 +101,10 @@ def _mega(flops: int | None) -> str:
     return "?" if flops is None else f"{flops / 1e6:.4g}" if flops else ""
 
 
+def _micro(ns: float | None) -> str:
+    return "?" if ns is None else f"{ns / 1e3:,.1f}"
+
+
 def _also(row: Form) -> str:
     """The operators of the program that have no value of their own in the file."""
     others = list(row.program)
@@ -116,6 +122,8 @@ _FORMS = [
     Column("together with", lambda row: listed(row.fused_with), left=True, folds=True, field="fused_with"),
     Column("MFLOP", lambda row: _mega(row.flops), field="flops"),
     Column("of the file", lambda row: _mega(row.file_flops), field="file_flops"),
+    Column("µs", lambda row: _micro(row.ns), field="ns"),
+    Column("optimized µs", lambda row: _micro(row.optimized_ns), field="optimized_ns"),
 ]
 GROUPINGS = {
     "cause": Grouping(_COLUMNS, fields_of(Row)),
