@@ -6,12 +6,14 @@ Checked against TensorFlow 2.21.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import operator
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from amanda.drivers.tensorflow.version import VERSION
@@ -126,6 +128,7 @@ _EagerTensor = _get("python.framework.ops", "EagerTensor")
 execute = _patchable("python.eager.execute", "execute")
 execute_with_callbacks = _get("python.eager.execute", "execute_with_callbacks")
 imperative_grad = _patchable("python.eager.imperative_grad", "imperative_grad")  # all of tape.gradient
+stop_recording = _get("python.eager.record", "stop_recording")
 no_tape_records = _get("python.pywrap_tfe", "TFE_Py_TapeSetIsEmpty")
 _clear_kernels = _get("python.pywrap_tfe", "TFE_ContextClearCaches")
 
@@ -221,8 +224,13 @@ def is_eager(value: Any) -> bool:
 
 
 def array_of(tensor: Any) -> Any:
-    """The values of an eager tensor, without a copy where its memory allows that."""
-    return tensor._numpy()
+    """The values of an eager tensor, without a copy where its memory allows that. A number of a type that Python's buffers
+    do not have, such as bfloat16, is a copy."""
+    values = tensor._numpy()
+    if not isinstance(values, np.ndarray):
+        with contextlib.suppress(ValueError):
+            return np.asarray(memoryview(tensor))
+    return values
 
 
 def seeds() -> Any:

@@ -24,7 +24,7 @@ from amanda.drivers.tensorflow.eager.backward import Forward, Gradient, Ran
 from amanda.drivers.tensorflow.eager.operands import OperatorType
 from amanda.drivers.tensorflow.eager.places import Places
 from amanda.drivers.tensorflow.version import VERSION
-from amanda.drivers.tensorflow.view import coverage, tapes, variable_gradients
+from amanda.drivers.tensorflow.view import coverage, passing, tapes, variable_gradients
 from amanda.drivers.tensorflow.view.places import Place
 
 _MOST_TOOLSETS = 16
@@ -98,12 +98,16 @@ class Observer:
         if self._gradient is not None:
             if type is not None:
                 self._gradient.append(Ran(type, inputs, attributes, outputs))
+                if type.name == passing.SUM and passing.is_listened_to():
+                    passing.note_sum(inputs, outputs)
             return
         if not coverage.is_open() and (type is None or not EAGER.wants(type.number)):
             self._unwanted.add(name)
         elif type is not None:
             coverage.shown(EAGER, type.name, type.number, is_backward=False)
             self._forward(type, inputs, attributes, outputs, sys._getframe(1))
+            if type.name in passing.WRITES and passing.is_listened_to():
+                passing.note_write(type.name, inputs)
 
     def _forward(
         self, type: OperatorType, inputs: Sequence[Any], attributes: Sequence[Any], outputs: Sequence[Any], frame: Any
