@@ -7,11 +7,20 @@
 model or an optimizer trains, each a `Trained`. `listen_to_passed` calls a function with each sum of gradients, and each
 write to a variable, of eager code, a `Passed`; `summands_of` has the symbols of which a graph's value is the sum, and
 `WRITES` the operators that write to variables.
+`differentiated_in` lists the gradients that a symbol's graph asks for, each a `Differentiated`, and
+`listen_to_differentiated` calls a function with those of eager code; `paths_of` follows a variable to what a graph
+differentiates. `why_closed` is the reason why an operator passes no gradient on, `is_recorded` is true while a tape records
+eager code, and `listen_to_reads` calls a function when eager code reads a variable, or calls a function that is a graph.
+`address_of` is where the elements of an eager tensor or of a variable are.
 """
 
 from amanda.driver.protocol import VariableValue
+from amanda.drivers.tensorflow.eager.operands import address_of, is_recorded
+from amanda.drivers.tensorflow.view.differentiated import Differentiated, Sought, differentiated_in
+from amanda.drivers.tensorflow.view.differentiated import listen as listen_to_differentiated
+from amanda.drivers.tensorflow.view.gradient_paths import End, Paths, paths_of, why_closed
 from amanda.drivers.tensorflow.view.numbers import is_constant, number_of
-from amanda.drivers.tensorflow.view.passing import WRITES, Passed, summands_of
+from amanda.drivers.tensorflow.view.passing import WRITES, Passed, listen_to_reads, summands_of
 from amanda.drivers.tensorflow.view.passing import listen as listen_to_passed
 from amanda.drivers.tensorflow.view.trained import Trained, trained_by
 from amanda.drivers.tensorflow.view.variable_gradients import Role, roles_of
@@ -21,17 +30,28 @@ from amanda.drivers.tensorflow.view.variables import MOVES, variable_behind, var
 __all__ = [
     "MOVES",
     "WRITES",
+    "Differentiated",
+    "End",
     "Passed",
+    "Paths",
     "Role",
+    "Sought",
     "Trained",
     "VariableValue",
+    "address_of",
+    "differentiated_in",
     "is_constant",
+    "is_recorded",
+    "listen_to_differentiated",
     "listen_to_passed",
+    "listen_to_reads",
     "listen_to_roles",
     "number_of",
+    "paths_of",
     "roles_of",
     "summands_of",
     "trained_by",
     "variable_behind",
     "variable_of",
+    "why_closed",
 ]

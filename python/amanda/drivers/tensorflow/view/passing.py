@@ -1,4 +1,4 @@
-"""Values that no operator which tools see makes: sums of gradients, and what variables hold after they were written."""
+"""Values that no operator which tools see makes: sums of gradients, and what variables hold."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from amanda.drivers.tensorflow import port
 from amanda.drivers.tensorflow.eager import operands as eager_operands
+from amanda.drivers.tensorflow.view import variables
 
-SUM = "AddN"
+SUM, READ = "AddN", "ReadVariableOp"
 WRITES = frozenset(
     {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
     | {
@@ -31,14 +32,33 @@ class Passed(NamedTuple):
 
 
 Listener = Callable[[Passed], object]
+ReadListener = Callable[[Sequence[object], Sequence[Any], Sequence[Any]], object]
 
 _listeners: list[Listener] = []
+_read_listeners: list[ReadListener] = []
 
 
 def listen(listener: Listener) -> Callable[[], None]:
     """Calls the listener for those of eager code, while a scope is open. The result ends that."""
     _listeners.append(listener)
     return functools.partial(_listeners.remove, listener)
+
+
+def listen_to_reads(listener: ReadListener) -> Callable[[], None]:
+    """Calls `listener(keys, inputs, outputs)` when eager code reads a variable, or calls a function that is a graph, while
+    a scope is open. The keys, as of `VariableValue`, are those of variables that it reads. The result ends that."""
+    _read_listeners.append(listener)
+    return functools.partial(_read_listeners.remove, listener)
+
+
+def reads_are_listened_to() -> bool:
+    return bool(_read_listeners)
+
+
+def note_read(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    keys = [variables.key_of(one) for one in inputs if one.dtype == tf.resource]
+    for listener in list(_read_listeners):
+        listener(keys, inputs, outputs)
 
 
 def is_listened_to() -> bool:
