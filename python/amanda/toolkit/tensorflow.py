@@ -5,12 +5,12 @@
 `roles_of` lists the roles of a symbol in a training step, each a `Role`: the gradient of a variable, or a loss.
 `listen_to_roles` calls a function with the values of eager code that have one. `trained_by` lists the variables that a
 model or an optimizer trains, each a `Trained`. `listen_to_passed` calls a function with each sum of gradients, and each
-write to a variable, of eager code, a `Passed`; `summands_of` has the symbols of which a graph's value is the sum, and
-`WRITES` the operators that write to variables.
+write to a variable, of eager code, a `Passed`. `summands_of` has the symbols of which a graph's value is the sum. `WRITES`
+are the operators that write to variables.
 `differentiated_in` lists the gradients that a symbol's graph asks for, each a `Differentiated`, and
 `listen_to_differentiated` calls a function with those of eager code; `paths_of` follows a variable to what a graph
-differentiates. `why_closed` is the reason why an operator passes no gradient on, `is_recorded` is true while a tape records
-eager code, and `listen_to_reads` calls a function when eager code reads a variable, or calls a function that is a graph.
+differentiates. `why_closed` is the reason why an operator passes no gradient on. `is_recorded` is true while a tape records
+eager code. `listen_to_reads` calls a function when eager code reads a variable, or calls a function that is a graph.
 `address_of` is where the elements of an eager tensor or of a variable are.
 """
 

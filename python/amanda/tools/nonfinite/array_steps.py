@@ -43,7 +43,7 @@ _PASSES_MASKS = {
 
 
 class Operands(NamedTuple):
-    """What is known of an operator when it is analyzed."""
+    """The facts about an operator that its analysis finds."""
 
     op_id: int | None = None  # of a backward operator its own
     parameters: Mapping[str, str] = {}  # by input: the variable that it is
@@ -75,7 +75,7 @@ class ArraySteps:
             self._trails.forget(array)
 
     def write(self, at: At, inputs: Named, operands: Operands, variable: VariableValue) -> None:
-        """Of an operator of a graph that writes to a variable."""
+        """Follows values into a variable that an operator of a graph writes to."""
         carriers = [*self._carriers(inputs, operands)]
         if not carriers:
             self._written.pop(variable.key, None)
@@ -103,7 +103,7 @@ class ArraySteps:
             run["incoming carriers"] = found
 
     def step(self, at: At, outputs: Named, inputs: Named, operands: Operands, run: Any) -> Step:
-        """Of a run whose results are not finite. `run`: the state of the forward operator's run."""
+        """The step of a run whose results are not finite. `run`: the state of the forward operator's run."""
         carriers = [*self._carriers(inputs, operands)]
         value, kinds = _first(outputs)
         made = elements.together(_kinds(one) for one in _arrays(value for _, value in outputs))

@@ -44,8 +44,8 @@ class NaNSentinel(Tool):
     passed it on are only counted.
 
     In TensorFlow, and in functions that stay compiled (``compiled="graph"``), each result is read in Python when its
-    operator has run, on all devices. Values that a backward operator saved are not shown there. If the operator was
-    given infinities, a finding names the operator that has made one before.
+    operator has run, on all devices. Values that a backward operator saved are not shown there. In compiled functions, a
+    finding has no chain; if the operator was given infinities, it names the operator that has made one before.
 
     On the CPU each result is read in C++ when the operator returns; operands are read only if it is not finite. Other
     devices are not waited for: each operator leaves a flag there, and the flags are read by `check()`, when the scope

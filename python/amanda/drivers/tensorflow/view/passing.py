@@ -66,12 +66,12 @@ def is_listened_to() -> bool:
 
 
 def note_sum(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Of an operator that has added gradients up."""
+    """Notes an operator that has added gradients up."""
     _tell(Passed("sum", SUM, _arrays(inputs), lambda: eager_operands.array_of(outputs[0])))
 
 
 def note_write(operator: str, inputs: Sequence[Any]) -> None:
-    """Of an operator that has written to a variable, its first input."""
+    """Notes an operator that has written to a variable, its first input."""
     _tell(Passed("write", operator, _arrays(inputs), lambda: _value_of(inputs[0], inputs[-1].dtype)))
 
 
