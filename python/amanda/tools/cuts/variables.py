@@ -71,7 +71,8 @@ class Variables:
     # ---- operators --------------------------------------------------------------------------------------------------
 
     def analyze(self, context: OpContext) -> None:
-        """An analysis routine of forward and backward operators. In a graph, a gradient counts when its graph has run a backward operator."""
+        """An analysis routine of forward and backward operators. A gradient in a graph counts when its graph has run a
+        backward operator."""
         self.begin()
         if context.is_backward() and not shows_after_run(context):
             for symbol in (*context.grad_outputs, *context.grad_inputs):
