@@ -48,6 +48,33 @@ def mask(x):
     return tf.reduce_sum(x * 0.0 * hidden)
 
 
+def masked_row(x):
+    keep = tf.constant([[True, False, True], [False, False, False]])
+    scores = tf.where(keep, x, np.float32(-np.inf))
+    return tf.reduce_sum(tf.nn.softmax(scores))
+
+
+def zero_spread(x):
+    x = x * 0.0 + 3.0
+    scale = 1.0 / tf.math.reduce_variance(x)
+    return tf.reduce_sum((x - tf.reduce_mean(x)) * scale)
+
+
+def sum_of_gradients(x):
+    squares = tf.square(x - x)
+    return tf.reduce_sum(tf.sqrt(squares) + squares)
+
+
+def product_overflow(x):
+    large = x * 1e20
+    powers = tf.matmul(large, large, transpose_b=True)
+    return tf.reduce_sum(powers - powers)
+
+
+def nan_in_data(x):
+    return tf.reduce_sum(tf.nn.relu(x * np.float32([1.0, np.nan, 1.0])))
+
+
 def crossentropy(x):
     scores = tf.exp(x * -60.0)
     probabilities = scores / tf.reduce_sum(scores, -1, keepdims=True)
@@ -62,6 +89,7 @@ class Fault(NamedTuple):
     line: int
     text: str  # what it says of the reason
     others: set[str]
+    kind: str = "produced"
 
 
 FAULTS = [
@@ -69,7 +97,7 @@ FAULTS = [
         log_of_zero,
         "Mul",
         3,
-        r"an infinity before it: tensorflow::Log .*:{2}\), .*; input x is zero",
+        r"it began in tensorflow::Log .*:{2}\), forward: input x is zero",
         {"Log", "Reciprocal"},
     ),
     Fault(zero_by_zero, "RealDiv", 2, "cause: input y is zero", {"RealDiv"}),
@@ -77,7 +105,7 @@ FAULTS = [
         root_at_zero,
         "Square",
         1,
-        r"an infinity before it: SqrtGrad of tensorflow::Sqrt .*:{2}\), backward",
+        r"it began in SqrtGrad of tensorflow::Sqrt .*:{2}\), backward: forward output 0 is zero",
         {"SqrtGrad"},
     ),
     Fault(
@@ -88,9 +116,22 @@ FAULTS = [
         mask,
         "Mul",
         2,
-        r"an infinity before it: tensorflow::SelectV2 .*:{1}\), .* input [et] was infinite",
+        r"it began in an? .* given to tensorflow::SelectV2 .*:{1}\), forward",
         {"SelectV2", "Const"},
     ),
+    Fault(masked_row, "Softmax", 3, r"; row 1 is wholly masked, by an?", {"SelectV2", "Const"}),
+    Fault(zero_spread, "Mul", 3, r"it began in tensorflow::RealDiv .*:{2}\), forward: input y is zero", {"RealDiv"}),
+    Fault(
+        sum_of_gradients,
+        "Square",
+        1,
+        r"it began in SqrtGrad of tensorflow::Sqrt .*:{2}\), backward(.|\n)*a sum of gradients: NaN at all 6",
+        {"SqrtGrad"},
+    ),
+    Fault(
+        product_overflow, "Sub", 3, r"it began in tensorflow::MatMul .*:{2}\).*float32 ends at 3.403e\+38", {"MatMul"}
+    ),
+    Fault(nan_in_data, "Mul", 1, r"the first NaN was in an? ", {"Mul", "Const"}, "given"),
     Fault(crossentropy, "RealDiv", 2, r"tensorflow::Exp .*:{1}\).*float32 ends at 3.403e\+38", {"Exp"}),
 ]
 
@@ -144,9 +185,9 @@ def test_a_planted_fault(fault, run):
     with pytest.raises(NonfiniteError) as caught, amanda.apply(NaNSentinel()):
         run(fault.loss)
     found, text = caught.value.finding, str(caught.value)
-    assert (found.name, found.kind) == (f"tensorflow::{fault.operator}", "produced")
+    assert (found.name, found.kind) == (f"tensorflow::{fault.operator}", fault.kind)
     assert found.source == f"{__file__}:{first + fault.line}"
-    assert found.phase == ("backward" if fault.loss is root_at_zero else "forward")
+    assert found.phase == ("backward" if fault.loss in (root_at_zero, sum_of_gradients) else "forward")
     reason = re.sub(r"\{(\d)\}", lambda line: str(first + int(line[1])), fault.text)
     assert re.search(reason, text), text
     if run is fit:

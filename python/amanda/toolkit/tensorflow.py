@@ -1,14 +1,27 @@
 """TensorFlow: variables, their gradients, and losses. Importing this module imports tensorflow.
 
 `variable_of` and `variable_behind` find the variable whose value a symbol is; `MOVES` are the operators that pass one on.
-`number_of` gives the number that a tensor always is.
+`number_of` gives the number that a tensor always is, and `is_constant` is true for a value that a graph holds.
 `roles_of` lists the roles of a symbol in a training step, each a `Role`: the gradient of a variable, or a loss.
 `listen_to_roles` calls a function with the values of eager code that have one. `trained_by` lists the variables that a
-model or an optimizer trains, each a `Trained`.
+model or an optimizer trains, each a `Trained`. `listen_to_passed` calls a function with each sum of gradients, and each
+write to a variable, of eager code, a `Passed`. `summands_of` has the symbols of which a graph's value is the sum. `WRITES`
+are the operators that write to variables.
+`differentiated_in` lists the gradients that a symbol's graph asks for, each a `Differentiated`, and
+`listen_to_differentiated` calls a function with those of eager code; `paths_of` follows a variable to what a graph
+differentiates. `why_closed` is the reason why an operator passes no gradient on. `is_recorded` is true while a tape records
+eager code. `listen_to_reads` calls a function when eager code reads a variable, or calls a function that is a graph.
+`address_of` is where the elements of an eager tensor or of a variable are.
 """
 
 from amanda.driver.protocol import VariableValue
-from amanda.drivers.tensorflow.view.numbers import number_of
+from amanda.drivers.tensorflow.eager.operands import address_of, is_recorded
+from amanda.drivers.tensorflow.view.differentiated import Differentiated, Sought, differentiated_in
+from amanda.drivers.tensorflow.view.differentiated import listen as listen_to_differentiated
+from amanda.drivers.tensorflow.view.gradient_paths import End, Paths, paths_of, why_closed
+from amanda.drivers.tensorflow.view.numbers import is_constant, number_of
+from amanda.drivers.tensorflow.view.passing import WRITES, Passed, listen_to_reads, summands_of
+from amanda.drivers.tensorflow.view.passing import listen as listen_to_passed
 from amanda.drivers.tensorflow.view.trained import Trained, trained_by
 from amanda.drivers.tensorflow.view.variable_gradients import Role, roles_of
 from amanda.drivers.tensorflow.view.variable_gradients import listen as listen_to_roles
@@ -16,13 +29,29 @@ from amanda.drivers.tensorflow.view.variables import MOVES, variable_behind, var
 
 __all__ = [
     "MOVES",
+    "WRITES",
+    "Differentiated",
+    "End",
+    "Passed",
+    "Paths",
     "Role",
+    "Sought",
     "Trained",
     "VariableValue",
+    "address_of",
+    "differentiated_in",
+    "is_constant",
+    "is_recorded",
+    "listen_to_differentiated",
+    "listen_to_passed",
+    "listen_to_reads",
     "listen_to_roles",
     "number_of",
+    "paths_of",
     "roles_of",
+    "summands_of",
     "trained_by",
     "variable_behind",
     "variable_of",
+    "why_closed",
 ]

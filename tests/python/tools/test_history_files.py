@@ -2,6 +2,8 @@
 
 import signal
 import socket
+import subprocess
+import sys
 import textwrap
 
 import amanda
@@ -223,3 +225,20 @@ def test_a_run_of_an_older_layout_is_not_resumed(tmp_path, says):
     )
     with says(ValueError, complaint), amanda.scheduled(history, steps=optimizer, first_step=1):
         step_of(model, optimizer)
+
+
+def test_files_for_tensorboard_need_no_torch(tmp_path):
+    """As with TensorFlow, in an environment that has no PyTorch."""
+    program = f"""
+        import sys
+        sys.modules["torch"] = None
+        from pathlib import Path
+        from amanda.tools.history.series import scalar
+        from amanda.tools.history.tensorboard import TensorBoardFolder
+        folder = TensorBoardFolder(Path({str(tmp_path)!r}))
+        for step in range(3):
+            folder.add(step, [(scalar("loss"), 2.0**step)], [], [])
+        folder.close()
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
+    assert scalars(tmp_path) == {"loss": {0: 1.0, 1: 2.0, 2: 4.0}}

@@ -6,12 +6,14 @@ Checked against TensorFlow 2.21.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import operator
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from amanda.drivers.tensorflow.version import VERSION
@@ -64,6 +66,7 @@ Operation = _get("python.framework.ops", "Operation")
 FuncGraph = _get("python.framework.func_graph", "FuncGraph")
 find_op_def = _get("python.framework.op_def_registry", "get")  # by an operator's name; None for a function
 gradient_function = _patchable("python.framework.ops", "get_gradient_function")
+_gradient_registry = _get("python.framework.ops", "gradient_registry")
 as_graph_def = _patchable("python.framework.ops", "Graph._as_graph_def")
 _create_c_op = _get("python.framework.ops", "_create_c_op")
 NodeDef = _get("core.framework.node_def_pb2", "NodeDef")
@@ -90,6 +93,7 @@ make_forward_backward = _patchable(
 in_save_context = _get("python.saved_model.save_context", "in_save_context")
 record_gradient = _patchable("python.eager.execute", "record_gradient")
 record_gradient_of_backprop = _patchable("python.eager.backprop", "record_gradient")
+gradient_of_tape = _patchable("python.eager.backprop", "GradientTape.gradient")
 tape_gradient = _get("python.eager.backprop", "_gradient_function")
 register_tape_gradient = _get("python.pywrap_tfe", "TFE_Py_RegisterGradientFunction")
 stop_recording = _get("python.eager.record", "stop_recording")
@@ -126,6 +130,7 @@ _EagerTensor = _get("python.framework.ops", "EagerTensor")
 execute = _patchable("python.eager.execute", "execute")
 execute_with_callbacks = _get("python.eager.execute", "execute_with_callbacks")
 imperative_grad = _patchable("python.eager.imperative_grad", "imperative_grad")  # all of tape.gradient
+stop_recording = _get("python.eager.record", "stop_recording")
 no_tape_records = _get("python.pywrap_tfe", "TFE_Py_TapeSetIsEmpty")
 _clear_kernels = _get("python.pywrap_tfe", "TFE_ContextClearCaches")
 
@@ -221,8 +226,13 @@ def is_eager(value: Any) -> bool:
 
 
 def array_of(tensor: Any) -> Any:
-    """The values of an eager tensor, without a copy where its memory allows that."""
-    return tensor._numpy()
+    """The values of an eager tensor, without a copy where its memory allows that. A number of a type that Python's buffers
+    do not have, such as bfloat16, is a copy."""
+    values = tensor._numpy()
+    if not isinstance(values, np.ndarray):
+        with contextlib.suppress(ValueError):
+            return np.asarray(memoryview(tensor))
+    return values
 
 
 def seeds() -> Any:
@@ -383,6 +393,14 @@ def concrete_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, An
 def inference_function(function: Any) -> Any:
     """The function that a concrete function runs without gradients."""
     return function._inference_function
+
+
+def has_no_gradient(op_type: str) -> bool:
+    """True for operators that are registered as not differentiable."""
+    try:
+        return _gradient_registry.lookup(op_type) is None
+    except LookupError:
+        return False
 
 
 def graph_of(function: Any) -> Any:

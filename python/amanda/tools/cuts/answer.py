@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from amanda import Evidence
 
     from .program import Program
+    from .variables import Variables
 
 MOST = 8  # findings
 
@@ -25,6 +26,26 @@ def answer_of(program: Program | None, evidence: Evidence, *, ended_well: bool) 
         why = f"; {counted(program.failed, 'pass')} raised an error" if program is not None and failed else ""
         return f"no backward pass was seen{until}{why}, in {evidence.looked_at}{unseen}"
     return "\n".join(_lines(program, passes, until, evidence.looked_at)) + unseen
+
+
+def answer_of_variables(variables: Variables, evidence: Evidence, *, ended_well: bool) -> str:
+    """The same of TensorFlow's variables; "" if no gradient was asked for."""
+    rows, found = variables.rows(), variables.findings()
+    if not rows:
+        return ""
+    unseen = "" if evidence.is_complete else f"\nnot looked at: {evidence.not_looked_at}"
+    until = "" if ended_well else " until the program failed"
+    calls = f"{counted(variables.passes, 'call')} of tape.gradient or tf.gradients{until}"
+    bad = sum(row.is_finding for row in rows)
+    whose = f"{counted(len(rows), 'variable')} whose gradients were asked for"
+    if bad:
+        lines = [f"{bad} of {whose} got none, in {calls}:", *(str(one) for one in found[:MOST])]
+        lines += [f"and {len(found) - MOST} more reasons"] if len(found) > MOST else []
+    else:
+        lines = [f"all {whose} got one, in {calls}, {evidence.looked_at}; whether they are zero was not looked at"]
+    partial = sum(row.verdict == "partial" for row in rows)
+    lines += [f"{counted(partial, 'variable')} got one in some calls only"] if partial else []
+    return "\n".join(lines) + unseen
 
 
 def _lines(program: Program, passes: int, until: str, looked_at: str) -> list[str]:

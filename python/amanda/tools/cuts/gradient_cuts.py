@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from amanda import Action, OpContext, Run, Tool, is_enabled
-from amanda.toolkit import Results, Skips, TellsSkips, eager_only, locks
+from amanda.toolkit import Results, Skips, TellsSkips, eager_only, frameworks, locks
 
-from .answer import answer_of
+from .answer import answer_of, answer_of_variables
 from .cut import Finding
 from .rows import GROUPINGS, GroupBy, Row, findings_of, rows_of
+from .variables import Variables
 
 if TYPE_CHECKING:
     from amanda.toolkit.torch import BackwardCall
@@ -44,6 +45,9 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
     counts the gradients that arrive, and reads those of parameters that have not got one for each row. On CUDA, the host
     waits once per pass in which some are read. A value that leaves PyTorch, as by ``item()``, is not followed.
 
+    In TensorFlow, it judges the variables whose gradients `tape.gradient` and `tf.gradients` were asked for, and finds
+    those that got None. Zeros and updates are not looked at there. In a graph, or a function, each such call counts once.
+
     Rows are by "parameter". See `Results` for `rows`, `table`, `to_pandas` and `reset`.
     """
 
@@ -55,19 +59,22 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
         super().__init__("cuts")
         self._skips = Skips("cuts")
         self._lock = locks.rlock()  # guards the program
+        self._variables = Variables()  # of TensorFlow
         self._program: Program | None = None  # once an operator of PyTorch has run
         self._threads: list[int] = []  # that have a scope of this tool open
         self._stop: list[Callable[[], None]] = []  # listening
         self._actions: list[tuple[int, Action]] = []  # by the operator's id
         self.add_inst_for_op(self._analyze)
         self.add_inst_for_op(self._analyze_backward, backward=True, optional=True)
+        self.add_inst_for_op(self._see, False, True, ops="tensorflow::*", optional=True)
 
     # ---- results ----------------------------------------------------------------------------------------------------
 
     def findings(self) -> list[Finding]:
         """The parameters that are not trained, together where they have one reason."""
         with self._lock:
-            return [] if self._program is None else findings_of(self._program.parameters)
+            found = [] if self._program is None else findings_of(self._program.parameters)
+            return [*found, *self._variables.findings()]
 
     def answer(self, *, ended_well: bool = True) -> str:
         """Which parameters are not trained, and why; or that all are, and how many were looked at.
@@ -76,7 +83,12 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
             ended_well: the program did not fail.
         """
         with self._lock:
-            return answer_of(self._program, self.evidence(), ended_well=ended_well)
+            evidence = self.evidence()
+            of_variables = answer_of_variables(self._variables, evidence, ended_well=ended_well)
+            if self._program is None and of_variables:
+                return of_variables
+            found = answer_of(self._program, evidence, ended_well=ended_well)
+            return "\n\n".join(filter(None, [found, of_variables]))
 
     def reset(self) -> None:
         self.reset_evidence()
@@ -84,10 +96,12 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
         with self._lock:
             if self._program is not None:
                 self._program.reset()
+            self._variables.reset()
 
     def _rows(self, by: GroupBy) -> list[Row]:
         with self._lock:
-            return [] if self._program is None else rows_of(self._program.parameters)
+            found = [] if self._program is None else rows_of(self._program.parameters)
+            return [*found, *self._variables.rows()]
 
     _groupings = GROUPINGS
 
@@ -96,6 +110,7 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
     def on_enter(self) -> None:
         with self._lock:
             self._threads.append(threading.get_ident())
+            self._variables.begin()
             if self._program is not None:
                 self._listen()
 
@@ -105,6 +120,8 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
                 self._threads.remove(threading.get_ident())
             while self._stop and not self._threads:
                 self._stop.pop()()
+            if not self._threads:
+                self._variables.end()
 
     def _begin(self) -> Program:
         """The program, of which the first operator runs: torch is imported by now."""
@@ -130,7 +147,15 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
 
     # ---- operators --------------------------------------------------------------------------------------------------
 
+    def _see(self, context: OpContext) -> None:
+        with self._lock:
+            self._variables.see(context)
+
     def _analyze(self, context: OpContext) -> None:
+        if frameworks.is_tensorflow(context):
+            with self._lock:
+                self._variables.analyze(context)
+            return
         if eager_only.leaves_out(context, self._skips, GradientCuts.needs_eager):
             return
         from amanda.toolkit.optimizer_phase import in_optimizer
@@ -191,6 +216,10 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
     # ---- backward ---------------------------------------------------------------------------------------------------
 
     def _analyze_backward(self, context: OpContext) -> None:
+        if frameworks.is_tensorflow(context):
+            with self._lock:
+                self._variables.analyze(context)
+            return
         if eager_only.leaves_out(context, self._skips, GradientCuts.needs_eager):
             return
         if context.backward_op.__name__ == "AccumulateGrad":

@@ -29,6 +29,16 @@ REASONS = {
     "inputs": "backward(inputs=...) asked for other gradients",
     "no forward pass": "the operators that made the loss were not seen",
     "not seen": "which operator ended it was not looked at: values are followed in the first passes alone",
+    "stop_gradient": "tf.stop_gradient returns a tensor without a path",
+    "flat": "its derivative is zero everywhere, which TensorFlow returns as None",
+    "no gradient": "TensorFlow has no gradient of it",
+    "custom_gradient": "the function of tf.custom_gradient returns no gradient",
+    "tape": "no tape recorded it: it ran outside of the tape, or in stop_recording()",
+    "not trainable": "its trainable is False, and a tape watches it only by tape.watch(variable)",
+    "not watched": "the tape did not watch it: it was not read while the tape recorded, or watch_accessed_variables is "
+    "False",
+    "not seen in TensorFlow": "the tape watched it, and which operator ended the path was not seen: functions that eager "
+    "code calls, and later runs of its operators, are not followed",
     "optimizer": "it is in no group of an optimizer that took a step",
     "lr": "its learning rate was 0 in all steps",
     "cleared": "all gradients of its optimizer were cleared, or set to zero, between backward() and step()",

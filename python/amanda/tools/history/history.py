@@ -39,17 +39,17 @@ WHY = "gradients of parameters are those that autograd accumulates"
 
 
 class _Cuts(GradientCuts):
-    """Compiled functions stay compiled: why their parameters get no gradient is not known then. It leaves other
-    frameworks out."""
+    """Compiled functions stay compiled: why their parameters get no gradient is not known then. It leaves frameworks out
+    that it does not know."""
 
     needs_eager = ""
 
     def _analyze(self, context: OpContext) -> None:
-        if frameworks.is_torch(context):
+        if frameworks.is_torch(context) or frameworks.is_tensorflow(context):
             super()._analyze(context)
 
     def _analyze_backward(self, context: OpContext) -> None:
-        if frameworks.is_torch(context):
+        if frameworks.is_torch(context) or frameworks.is_tensorflow(context):
             super()._analyze_backward(context)
 
 

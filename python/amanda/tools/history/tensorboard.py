@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
-from torch.utils.tensorboard import FileWriter
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from .alarms import Alarm
 from .parameter_histograms import Histogram
@@ -25,9 +26,8 @@ class TensorBoardFolder:
 
     def drop_from(self, step: int) -> None:
         """Readers drop what was written for this step and later ones."""
-        writer = self._opened()
-        writer.add_event(Event(step=step, file_version="brain.Event:2"))
-        writer.add_event(Event(step=step, session_log=SessionLog(status=SessionLog.START)))
+        self._write(step, file_version="brain.Event:2")
+        self._write(step, session_log=SessionLog(status=SessionLog.START))
 
     def add(self, step: int, points: list[Point], alarms: Sequence[Alarm], histograms: Sequence[Histogram]) -> None:
         values = [Summary.Value(tag=self._tags.of(series), simple_value=value) for series, value in points]
@@ -36,7 +36,7 @@ class TensorBoardFolder:
             Summary.Value(tag=self._tags.of(of_parameter(one.name, one.quantity)), histo=_of_tensorboard(one))
             for one in histograms
         ]
-        self._opened().add_summary(Summary(value=values), step)
+        self._write(step, summary=Summary(value=values))
 
     def flush(self) -> None:
         if self._writer is not None:
@@ -50,11 +50,11 @@ class TensorBoardFolder:
             with explained(self._folder):
                 writer.close()
 
-    def _opened(self) -> Any:
+    def _write(self, step: int, **what: Any) -> None:
         if self._writer is None:
             with explained(self._folder):
-                self._writer = FileWriter(str(self._folder))
-        return self._writer
+                self._writer = EventFileWriter(str(self._folder))
+        self._writer.add_event(Event(wall_time=time.time(), step=step, **what))
 
 
 def _of_tensorboard(one: Histogram) -> HistogramProto:

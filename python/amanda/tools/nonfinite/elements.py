@@ -1,12 +1,12 @@
-"""Which elements are not finite, in few words. Imports torch: import it where an operator ran."""
+"""Which elements are not finite, in few words. For arrays of any framework."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
-import torch
+from amanda.toolkit.arrays import known
 
 MOST_ELEMENTS = 1 << 22  # of a tensor whose indices are listed
 MOST_INDICES = 4  # that are listed
@@ -27,23 +27,23 @@ class Kinds(NamedTuple):
         return " and ".join(name for name, is_there in names if is_there)
 
 
-def kinds_of(values: torch.Tensor) -> Kinds:
-    """The kinds in a tensor that can be read."""
-    if not (values.is_floating_point() or values.is_complex()):
+def kinds_of(values: Any) -> Kinds:
+    """The kinds in an array that can be read."""
+    arrays = known(values)
+    if not (arrays.is_floating(values) or arrays.is_complex(values)):
         return Kinds()
     values = _real(values)
-    if bool(torch.isfinite(values).all()):
+    if bool(arrays.xp.isfinite(values).all()):
         return Kinds()
-    found = torch.isnan(values), values == torch.inf, values == -torch.inf
+    found = arrays.xp.isnan(values), values == math.inf, values == -math.inf
     return Kinds(*(bool(one.any()) for one in found))
 
 
-def _real(values: torch.Tensor) -> torch.Tensor:
+def _real(values: Any) -> Any:
     """Values that all kernels here know: of complex ones both parts."""
-    values = values.detach()
-    if values.is_complex():
-        return torch.view_as_real(values.resolve_conj())
-    return values if values.element_size() > 1 else values.to(torch.float32)  # float8
+    arrays = known(values)
+    values = arrays.as_reals(arrays.detached(values))
+    return values if values.itemsize > 1 else arrays.cast(values, arrays.xp.float32)  # float8
 
 
 def together(kinds: Iterable[Kinds]) -> Kinds:
@@ -51,14 +51,15 @@ def together(kinds: Iterable[Kinds]) -> Kinds:
     return Kinds(*(any(one[i] for one in found) for i in range(3)))
 
 
-def described(values: torch.Tensor, kinds: Kinds) -> str:
+def described(values: Any, kinds: Kinds) -> str:
     """ "-inf at [3, :2], 2 of 40 elements". If there are NaNs and infinities, it is about the NaNs."""
-    if values.numel() == 1:
+    arrays, elements = known(values), math.prod(values.shape)
+    if elements == 1:
         return str(kinds)
     real = _real(values)
-    bad = torch.isnan(real) if kinds.nan else ~torch.isfinite(real)
-    bad = bad.any(-1) if values.is_complex() else bad
-    count, elements = int(bad.sum()), values.numel()
+    bad = arrays.xp.isnan(real) if kinds.nan else ~arrays.xp.isfinite(real)
+    bad = bad.any(-1) if arrays.is_complex(values) else bad
+    count = int(bad.sum())
     others = kinds._replace(nan=False) if kinds.nan else Kinds()
     also = f", and {others}" if others else ""
     if count == elements:
@@ -66,16 +67,16 @@ def described(values: torch.Tensor, kinds: Kinds) -> str:
     return f"{Kinds(nan=True) if kinds.nan else kinds} at {places(bad)}, {count} of {elements} elements{also}"
 
 
-def places(bad: torch.Tensor) -> str:
+def places(bad: Any) -> str:
     """The indices of the true elements, as Python slices where they are a block: "[3, :2]"."""
     along = _along(bad)
     ranges = [_range(indices, size) for indices, size in zip(along, bad.shape, strict=True)]
     count = int(bad.sum())
     if math.prod(map(len, along)) == count and None not in ranges:
         return f"[{', '.join(map(str, ranges))}]"
-    if bad.numel() > MOST_ELEMENTS:
+    if math.prod(bad.shape) > MOST_ELEMENTS:
         return f"places in [{_bounds(along)}]"
-    listed = ", ".join(map(str, bad.nonzero()[:MOST_INDICES].tolist()))
+    listed = ", ".join(map(str, known(bad).xp.argwhere(bad)[:MOST_INDICES].tolist()))
     return listed if count <= MOST_INDICES else f"{listed} and {count - MOST_INDICES} more in [{_bounds(along)}]"
 
 
@@ -83,12 +84,28 @@ def _bounds(along: list[list[int]]) -> str:
     return ", ".join(str(one[0]) if len(one) == 1 else f"{one[0]}:{one[-1] + 1}" for one in along)
 
 
-def rows(whole: torch.Tensor, word: str = "row") -> str:
-    """The true elements of a tensor that has one for each row: "rows 3 to 7 are", "row 0 of [1, :] is"."""
-    if whole.numel() == 1:
+def wholly_masked(hidden: Any, dims: Sequence[int], bad: Any, of: str = "") -> str:
+    """ "rows 3 to 7 are wholly masked", if the result is not finite there and nowhere else; or "".
+
+    `hidden`: the masked elements; `dims`: those of a row; `bad`: where the result is not finite, an element for each of
+    the mask, or for each row; `of`: " of input mask"."""
+    rank, by_row = len(hidden.shape), hidden.all(tuple(dims))
+    along = {dim % rank for dim in dims}
+    whole = by_row.reshape([1 if dim in along else size for dim, size in enumerate(hidden.shape)])
+    covered = like(whole if len(bad.shape) == rank and not of else by_row, bad)
+    if covered is None or not bool(whole.any()) or bool((bad & ~covered).any()):
+        return ""
+    columns = rank == 2 and along == {0}
+    return f"{rows(by_row, 'column' if columns else 'row')}{of} wholly masked"
+
+
+def rows(whole: Any, word: str = "row") -> str:
+    """The true elements of an array that has one for each row: "rows 3 to 7 are", "row 0 of [1, :] is"."""
+    count = math.prod(whole.shape)
+    if count == 1:
         return f"the only {word} is"
     if bool(whole.all()):
-        return f"all {whole.numel()} {word}s are"
+        return f"all {count} {word}s are"
     along = _along(whole)
     ranges = [_range(indices, size) for indices, size in zip(along[:-1], whole.shape[:-1], strict=True)]
     if math.prod(map(len, along)) != int(whole.sum()) or None in ranges:
@@ -97,11 +114,11 @@ def rows(whole: torch.Tensor, word: str = "row") -> str:
     return f"{word}{_numbers(along[-1])}{of} {'is' if len(along[-1]) == 1 else 'are'}"
 
 
-def _along(bad: torch.Tensor) -> list[list[int]]:
+def _along(bad: Any) -> list[list[int]]:
     """For each dimension, the indices at which there is a true element."""
-    dims = range(bad.dim())
-    by_dim = [bad.any(dim=[other for other in dims if other != dim]) if len(dims) > 1 else bad for dim in dims]
-    return [one.nonzero().flatten().tolist() for one in by_dim]
+    dims, argwhere = range(len(bad.shape)), known(bad).xp.argwhere
+    by_dim = [bad.any(tuple(other for other in dims if other != dim)) if len(dims) > 1 else bad for dim in dims]
+    return [argwhere(one).reshape(-1).tolist() for one in by_dim]
 
 
 def _range(indices: list[int], size: int) -> str | None:
@@ -125,9 +142,9 @@ def _numbers(indices: list[int]) -> str:
     return f"s {', '.join(shown)} and {more} more" if more else f"s {', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def like(values: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:
+def like(values: Any, other: Any) -> Any:
     """The values, one for each element of `other`; None if they have another shape."""
     try:
-        return values.expand(other.shape)
-    except RuntimeError:
+        return known(values).xp.broadcast_to(values, tuple(other.shape))
+    except (RuntimeError, ValueError):
         return None

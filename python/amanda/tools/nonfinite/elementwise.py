@@ -1,9 +1,9 @@
-"""Elementwise operators of graphs, computed again in float64: why a result is not finite. For arrays of any framework."""
+"""Operators of graphs, computed again in float64: why a result is not finite. For arrays of any framework."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from amanda.toolkit import Arrays
@@ -19,21 +19,34 @@ _FUNCTIONS = {
 such as `alpha`."""
 
 
-def cause_of(name: str, result: Any, bad: Any, inputs: Sequence[tuple[str, Any]], arrays: Arrays) -> str:
-    """The cause in words; "" if none is confirmed, or the operator is not known. `bad`: where the result is not finite."""
+def cause_of(
+    name: str,
+    result: Any,
+    bad: Any,
+    inputs: Sequence[tuple[str, Any]],
+    arrays: Arrays,
+    compute: Callable[[Sequence[Any]], Any] | None = None,
+) -> str:
+    """The cause in words; "" if none is confirmed, or the operator is not known. `bad`: where the result is not finite;
+    `compute`: computes an operator that is not elementwise, of which some inputs may be integers."""
     xp = arrays.xp
-    if name not in _FUNCTIONS or math.prod(result.shape) > MOST_ELEMENTS:
+    if (name not in _FUNCTIONS and compute is None) or math.prod(result.shape) > MOST_ELEMENTS:
         return ""
     if not all(operand.startswith("input ") and arrays_of(value) is arrays for operand, value in inputs):
         return ""  # of a backward operator, or with a number
-    if not all(arrays.is_floating(value) for _, value in inputs):
+    are_floating = [arrays.is_floating(value) for _, value in inputs]
+    if not (any(are_floating) if compute is not None else all(are_floating)):
         return ""
-    function, wide = getattr(xp, _FUNCTIONS[name]), [arrays.cast(value, xp.float64) for _, value in inputs]
+    wide = [
+        arrays.cast(value, xp.float64) if is_real else value
+        for (_, value), is_real in zip(inputs, are_floating, strict=True)
+    ]
     are_infinite = [xp.isinf(value) for value in wide]
+    finite = [xp.where(at, xp.zeros_like(value), value) for at, value in zip(are_infinite, wide, strict=True)]
     with arrays.quietly():
-        again = function(
-            *(xp.where(at, xp.zeros_like(value), value) for at, value in zip(are_infinite, wide, strict=True))
-        )
+        again = compute(finite) if compute is not None else getattr(xp, _FUNCTIONS[name])(*finite)
+    if again is None:
+        return ""
     if again.shape != result.shape or not bool(xp.isfinite(again[bad]).all()):
         return ""
     for (operand, value), at in zip(inputs, are_infinite, strict=True):

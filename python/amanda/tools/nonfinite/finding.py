@@ -59,7 +59,7 @@ class Finding:
     parameter: str  # by "given": the parameter or buffer that held it, if it was one
     outputs: tuple[Operand, ...]
     inputs: tuple[Operand, ...]  # in the backward pass the incoming gradients, and what the forward operator saved
-    infinity: str = ""  # in TensorFlow and compiled functions: the last maker of an infinity, if an input has some
+    infinity: str = ""  # in compiled functions: the last maker of an infinity, if an input has some
     cause: str = ""  # by "produced": the reason in words, as far as computing it again confirms it
     memory: str = ""  # by "given": "memory that aten::empty allocated (model.py:3), and ...", if no operator filled it
     unread: str = ""  # by "unread": "input self (a sparse tensor, made by aten::sqrt (model.py:12), forward)"
@@ -71,7 +71,7 @@ class Finding:
     @property
     def origin(self) -> Link | None:
         """The operator that made the first value that was not finite, an infinity maybe; or the first that was given one.
-        None where values are not followed: on devices other than the CPU, in TensorFlow and in compiled functions."""
+        None where values are not followed: on devices other than the CPU, and in compiled functions."""
         return self.chain[0] if self.chain else None
 
     @property
@@ -139,8 +139,9 @@ class Finding:
     def _hint(self) -> str:
         """A hint what to change, or where to look on. With `inf`, no input of a producer is infinite."""
         if self.kind == "produced" and self.chain and self.chain[-1].is_unused:
+            where = "tf.where" if self.name.startswith("tensorflow::") else "torch.where"
             return (
-                "the gradient that it got is zero there, as where torch.where leaves the result out: let torch.where "
+                f"the gradient that it got is zero there, as where {where} leaves the result out: let {where} "
                 "choose the operand before the operator, not the result"
             )
         infinite = [one.name for one in self.inputs if one.infs and one.dtype != "float"]

@@ -79,10 +79,4 @@ def _masked_rows(mask: Any, dim: Any, bad: torch.Tensor, of: str = "") -> str:
     if not isinstance(mask, torch.Tensor) or not mask.dim() or not dims or not all(type(one) is int for one in dims):
         return ""
     hidden = ~mask if mask.dtype is torch.bool else mask == -torch.inf
-    whole = hidden.all(dims, keepdim=True)
-    by_row = whole.squeeze(dims)
-    covered = elements.like(whole if bad.dim() == mask.dim() and not of else by_row, bad)
-    if covered is None or not bool(whole.any()) or bool((bad & ~covered).any()):
-        return ""
-    columns = mask.dim() == 2 and dims[0] in (0, -2)
-    return f"{elements.rows(by_row, 'column' if columns else 'row')}{of} wholly masked"
+    return elements.wholly_masked(hidden, dims, bad, of)

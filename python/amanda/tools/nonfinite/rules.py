@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from amanda.toolkit.arrays import arrays_of
+from amanda.toolkit.arrays import arrays_of, known
 
 from . import elementwise
 
@@ -90,15 +90,57 @@ _TENSORFLOW = {
 _OPERANDS = {"input x": "input self", "input y": "input other"}
 
 
-def cause_in_graph(name: str, result: Any, inputs: Sequence[tuple[str, Any]], inf: bool) -> str:
-    """The cause in words, as far as a rule confirms it, of an operator of TensorFlow or of a compiled function."""
+_ZERO, _ONE = _zero(""), Rule("", "is 1 or -1", lambda v: abs(v) == 1)
+_SAVED = {
+    "Sqrt": ("output 0", _ZERO),
+    **dict.fromkeys(("Log", "Rsqrt", "Reciprocal", "Inv", "Pow"), ("input x", _ZERO)),
+    **dict.fromkeys(("RealDiv", "Div"), ("input y", _ZERO)),
+    **dict.fromkeys(("Acos", "Asin", "Atanh", "Acosh", "Erfinv"), ("input x", _ONE)),
+    "Log1p": ("input x", Rule("", "is -1", lambda v: v == -1)),
+}
+"""By operator of TensorFlow: the operand for which the derivative is not finite where the rule holds."""
+
+
+def saved_in_graph(name: str, operands: Iterable[tuple[str, Any]]) -> tuple[str, Any] | None:
+    """The text of such a rule, and where it holds; None if it holds nowhere. `operands`: those of the forward operator."""
+    operand, rule = _SAVED.get(name, ("", _ZERO))
+    value = dict(operands).get(operand) if operand else None
+    arrays = arrays_of(value)
+    if arrays is None or not arrays.is_floating(value):
+        return None
+    holds = rule.holds(value)
+    return (f"forward {operand} {rule.what}", holds) if bool(holds.any()) else None
+
+
+def cause_of_saved(saved: tuple[str, Any], result: Any, inputs: Iterable[tuple[str, Any]], inf: bool) -> str:
+    """The cause in words of a backward operator's result. `saved`: of `saved_in_graph`."""
+    text, holds = saved
+    xp = known(result).xp
+    if holds.shape != result.shape:
+        return ""
+    bad = ~xp.isfinite(result) if inf else xp.isnan(result)
+    gradient: Any = dict(inputs).get("grad_output 0")
+    if arrays_of(gradient) is not None and gradient.shape == result.shape:
+        bad = bad & xp.isfinite(gradient)
+    return text_of_cause(text, holds, bad)
+
+
+def cause_in_graph(
+    name: str,
+    result: Any,
+    inputs: Sequence[tuple[str, Any]],
+    inf: bool,
+    compute: Callable[[Sequence[Any]], Any] | None = None,
+) -> str:
+    """The cause in words, as far as a rule confirms it, of an operator of TensorFlow or of a compiled function. `compute`:
+    see `elementwise`."""
     arrays = arrays_of(result)
     if arrays is None:
         return ""
     xp = arrays.xp
     bad = ~xp.isfinite(result) if inf else xp.isnan(result)
-    known = name.casefold().strip("_")
-    for rule in RULES.get(_TENSORFLOW.get(known, known), ()):
+    key = name.casefold().strip("_")
+    for rule in RULES.get(_TENSORFLOW.get(key, key), ()):
         for operand, value in inputs:
             if (
                 _OPERANDS.get(operand, operand) != rule.operand
@@ -112,4 +154,4 @@ def cause_in_graph(name: str, result: Any, inputs: Sequence[tuple[str, Any]], in
                 continue
             if text := text_of_cause(f"{operand} {rule.what}", holds, bad):
                 return text
-    return elementwise.cause_of(known, result, bad, inputs, arrays)
+    return elementwise.cause_of(key, result, bad, inputs, arrays, compute)

@@ -44,8 +44,8 @@ class NaNSentinel(Tool):
     passed it on are only counted.
 
     In TensorFlow, and in functions that stay compiled (``compiled="graph"``), each result is read in Python when its
-    operator has run, on all devices. Values that a backward operator saved are not shown there. If the operator was
-    given infinities, a finding names the operator that has made one before.
+    operator has run, on all devices. Values that a backward operator saved are not shown there. In compiled functions, a
+    finding has no chain; if the operator was given infinities, it names the operator that has made one before.
 
     On the CPU each result is read in C++ when the operator returns; operands are read only if it is not finite. Other
     devices are not waited for: each operator leaves a flag there, and the flags are read by `check()`, when the scope
@@ -88,13 +88,18 @@ class NaNSentinel(Tool):
         self._waits = True  # False as on devices that are not waited for; for tests
         self._skips = Skips("nan", MEMORY)
         self._ledger, self._makers = Ledger(), Makers()
-        self._graphs = GraphOperators(inf, self._skips, lambda one, given: self._act(self._ledger.add(one, given)))
         self._trails = Trails()
         self._leaves = LeafGradients(inf, self._skips, self._trails, self._on_leaf)
         self._steps: Steps | None = None  # imports PyTorch
         self._masks: dict[Place, None] = {}  # operators that wrote masks, or passed them on
         self._infinities: dict[tuple[Place, str], Link] = {}  # what made some, by operator
         self._reach = Reach()
+        self._graphs = GraphOperators(
+            inf,
+            self._skips,
+            lambda one, given: self._act(self._ledger.add(one, given)),
+            lambda at, link: self._infinities.setdefault(at.key, link),
+        )
         self._reads: Any = None  # counts results in C++, and tangents: routines in Python are not shown any
         self.depends_on(MEMORY)
         self.add_inst_for_op(self._analyze)
@@ -134,7 +139,8 @@ class NaNSentinel(Tool):
     def reached(self, finding: Finding) -> str:
         """After the end of the scope, under ``action="warn"``: which results of the program its values came to, or that
         they came to none, as a sentence. "" where values are not followed."""
-        return self._reach.text(Ledger.key_of(finding)) if finding.chain else ""
+        is_followed = finding.chain and not finding.name.startswith("tensorflow::")
+        return self._reach.text(Ledger.key_of(finding)) if is_followed else ""
 
     def answer(self, *, ended_well: bool = True) -> str:
         """How many operators produced some; or that none did, and how much was looked at.
@@ -204,6 +210,7 @@ class NaNSentinel(Tool):
             self._reads.reset()
 
     def on_enter(self) -> None:
+        self._graphs.begin()
         if self.action == "raise":
             self._ledger.begin()
 
@@ -211,6 +218,7 @@ class NaNSentinel(Tool):
         found = self._ledger.drain()
         self._reach.end(trail.found for trail in self._trails.living())
         self._trails.clear()  # outside of scopes nobody sees what is written
+        self._graphs.end()
         if TANGENT in self.skipped:
             self._skips.tell(TANGENT)
         if error is None and found is not None and self.action == "raise":

@@ -24,7 +24,7 @@ from amanda.drivers.tensorflow.eager.backward import Forward, Gradient, Ran
 from amanda.drivers.tensorflow.eager.operands import OperatorType
 from amanda.drivers.tensorflow.eager.places import Places
 from amanda.drivers.tensorflow.version import VERSION
-from amanda.drivers.tensorflow.view import coverage, tapes, variable_gradients
+from amanda.drivers.tensorflow.view import coverage, passing, tapes, variable_gradients
 from amanda.drivers.tensorflow.view.places import Place
 
 _MOST_TOOLSETS = 16
@@ -33,6 +33,8 @@ EAGER = _core.GraphBackend(
     f"tensorflow/{VERSION}/eager", backward="operators", can_replace=False, keeps_gradients=True, both_sides=True
 )
 EAGER.describe(eager_operands.describe)
+
+_READ = (passing.READ, passing.READ.encode())
 
 _NOTHING: dict[object, Any] = {}
 _links = eager_backward.Links()
@@ -94,16 +96,24 @@ class Observer:
     ) -> None:
         if name in self._unwanted or graph is not None:
             return
-        type = eager_operands.type_named(EAGER, name.decode() if isinstance(name, bytes) else name)
+        type = eager_operands.type_named(EAGER, _text(name))
         if self._gradient is not None:
             if type is not None:
                 self._gradient.append(Ran(type, inputs, attributes, outputs))
+                if type.name == passing.SUM and passing.is_listened_to():
+                    passing.note_sum(inputs, outputs)
+            return
+        if type is None and passing.reads_are_listened_to():
+            if name in _READ or port.find_op_def(_text(name)) is None:  # else it holds a value, or connects
+                passing.note_read(inputs, outputs)
             return
         if not coverage.is_open() and (type is None or not EAGER.wants(type.number)):
             self._unwanted.add(name)
         elif type is not None:
             coverage.shown(EAGER, type.name, type.number, is_backward=False)
             self._forward(type, inputs, attributes, outputs, sys._getframe(1))
+            if type.name in passing.WRITES and passing.is_listened_to():
+                passing.note_write(type.name, inputs)
 
     def _forward(
         self, type: OperatorType, inputs: Sequence[Any], attributes: Sequence[Any], outputs: Sequence[Any], frame: Any
@@ -212,6 +222,10 @@ class Observer:
             _run(shown, ins, outs, _core.RunState(forward.state), is_backward=True)
 
 
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name
+
+
 def _forward_sites(gradient: Gradient) -> tuple[_core.OpSite, _core.OpSite]:
     type, place = gradient.forward.type, gradient.forward.place
     ins, outs = gradient.forward_operands()
@@ -244,6 +258,7 @@ def _arrays(
 class _Here(threading.local):
     def __init__(self) -> None:
         self.observer = Observer()
+        self.asked: Sequence[Any] = ()  # the sources that the program gives a tape
 
 
 _here = _Here()
@@ -257,12 +272,14 @@ def patch() -> None:
     """Patches TensorFlow for the first scope of the process. Each thread with a scope has a callback of its own."""
     port.execute.replace(port.execute_with_callbacks)
     port.imperative_grad.replace(_imperative_grad)
+    port.gradient_of_tape.replace(_gradient_of_tape)
     port.register_tape_gradient(_gradient)
 
 
 def unpatch() -> None:
     port.register_tape_gradient(tapes.gradient)
     port.imperative_grad.restore()
+    port.gradient_of_tape.restore()
     if all(isinstance(callback, Observer) for callback in port.op_callbacks()):  # the program's own need it, too
         port.execute.restore()
     _links.clear()
@@ -279,8 +296,17 @@ def _imperative_grad(tape: Any, target: Any, sources: Any, *args: Any, **kwargs:
     with _here.observer.in_gradient():
         found = port.imperative_grad.original(tape, target, sources, *args, **kwargs)
     if EAGER.has_scopes() or not tf.executing_eagerly():
-        variable_gradients.note_of_tape(tape, target, sources, found)
+        variable_gradients.note_of_tape(tape, target, sources, found, _here.asked)
     return found
+
+
+@functools.wraps(port.gradient_of_tape.original)
+def _gradient_of_tape(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+    outer, _here.asked = _here.asked, tf.nest.flatten(sources)
+    try:
+        return port.gradient_of_tape.original(tape, target, sources, *args, **kwargs)
+    finally:
+        _here.asked = outer
 
 
 def _gradient(

@@ -89,6 +89,22 @@ def array_of(operand: Any) -> Any:
     return array
 
 
+def address_of(operand: Any) -> int | None:
+    """The address of the elements of an eager tensor, or of a variable's value; None if there are none."""
+    if not is_value(operand):
+        if not hasattr(operand, "handle"):
+            return None
+        with port.stop_recording():
+            operand = tf.raw_ops.ReadVariableOp(resource=operand.handle, dtype=tf.as_dtype(operand.dtype))
+    array = array_of(operand)
+    return int(array.__array_interface__["data"][0]) if array.size else None
+
+
+def is_recorded() -> bool:
+    """True while a tape records what this thread computes."""
+    return not port.no_tape_records()
+
+
 def arrays_of(operands: Sequence[Any], needed: Callable[[int], bool]) -> list[Any]:
     """The arrays of the positions that are needed; None elsewhere."""
     return [array_of(operand) if needed(position) else None for position, operand in enumerate(operands)]

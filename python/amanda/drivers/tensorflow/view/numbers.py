@@ -1,10 +1,12 @@
-"""Numbers: tensors that have the same value in each run."""
+"""Numbers and other constants: tensors that have the same value in each run."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import tensorflow as tf
+
+from amanda.drivers.tensorflow import port
 
 
 def number_of(tensor: Any) -> float | None:
@@ -14,3 +16,8 @@ def number_of(tensor: Any) -> float | None:
     is_real = tensor.dtype.is_floating or tensor.dtype.is_integer
     value = tf.get_static_value(tensor) if is_real else None
     return None if value is None else float(value)
+
+
+def is_constant(tensor: Any) -> bool:
+    """True for a value that the program wrote into a graph."""
+    return isinstance(tensor, tf.Tensor) and not port.is_eager(tensor) and tensor.op.type == "Const"

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from amanda.drivers.tensorflow import port
-from amanda.drivers.tensorflow.view import links
+from amanda.drivers.tensorflow.view import gradient_paths, links
 
 _TAG = "_amanda_forward"
 
@@ -28,6 +28,7 @@ def _record(op_name: str, inputs: Sequence[Any], attributes: Any, outputs: Any) 
     first = outputs[0] if isinstance(outputs, (list, tuple)) and outputs else outputs
     if isinstance(first, tf.Tensor) and not port.is_eager(first):
         attributes = (*(attributes or ()), _TAG, first.op)
+        gradient_paths.note_recorded(first.op)
     return port.record_gradient.original(op_name, inputs, attributes, outputs)
 
 

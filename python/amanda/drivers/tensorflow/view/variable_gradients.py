@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
 from amanda.driver.protocol import VariableValue
 from amanda.drivers.tensorflow import port
-from amanda.drivers.tensorflow.view import variables
+from amanda.drivers.tensorflow.view import differentiated, variables
+from amanda.drivers.tensorflow.view.differentiated import Sought
 
 _ATTRIBUTE = "_amanda_roles"  # of a graph. (A table that is keyed by graphs would keep them alive.)
 
@@ -59,15 +60,34 @@ def build(ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
     found = port.build_gradients.original(ys, xs, *args, **kwargs)
     if kwargs.get("src_graph") is None:  # else it is the gradient of a whole function
         wanted = xs if isinstance(xs, list | tuple) else [xs]
-        note_gradients(ys, [_value_of(each) for each in wanted], found)
+        values = [_value_of(each) for each in wanted]
+        note_gradients(ys, values, found)
+        sought = zip(values, found, strict=True)
+        differentiated.note(
+            ys,
+            [Sought(value, one is not None, True, True) for value, one in sought if value is not None],
+            has_tape=False,
+        )
     return found
 
 
-def note_of_tape(tape: Any, targets: Any, sources: Sequence[Any], found: Sequence[Any]) -> None:
-    """Notes the gradients that a tape has computed."""
+def note_of_tape(
+    tape: Any, targets: Any, sources: Sequence[Any], found: Sequence[Any], asked: Sequence[Any] = ()
+) -> None:
+    """Notes the gradients that a tape has computed. `asked`: the program's sources, with variables themselves."""
     watched = {id(variable.handle): variable for variable in tape.watched_variables()}
     values = [watched.get(id(source)) for source in sources]
     note_gradients(targets, [None if each is None else variables.value_of(each) for each in values], found)
+    if len(asked) == len(sources):
+        both = zip(asked, sources, found, strict=True)
+        sought = [_sought(one, source, gradient, watched) for one, source, gradient in both if hasattr(one, "handle")]
+        differentiated.note(targets, filter(None, sought), has_tape=True)
+
+
+def _sought(variable: Any, source: Any, gradient: Any, watched: Container[int]) -> Sought | None:
+    value = variables.value_of(variable)
+    is_trainable = bool(getattr(variable, "trainable", True))
+    return None if value is None else Sought(value, gradient is not None, is_trainable, id(source) in watched)
 
 
 def note_gradients(targets: Any, values: Iterable[VariableValue | None], found: Iterable[Any]) -> None:

@@ -65,6 +65,11 @@ def value_of(variable: Any) -> VariableValue | None:
     return VariableValue(_numbers.of(handle), name.partition(":")[0], weakref.ref(variable), True)
 
 
+def key_of(resource: Any) -> object:
+    """The key of the variable that an eager resource is."""
+    return _numbers.of(resource)
+
+
 def name_of(symbol: Any) -> str | None:
     """For `GraphBackend.name_parameters`."""
     found = variable_of(symbol)

@@ -1,0 +1,200 @@
+"""Variables of TensorFlow: which of them get no gradient of those that a program asks for, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import sys
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from amanda import OpContext
+from amanda.toolkit import Place
+from amanda.toolkit.frameworks import shows_after_run
+
+from .cut import Cut, Finding, Verdict
+from .eager_values import EagerValues
+from .reasons import REASONS
+from .rows import Row
+
+if TYPE_CHECKING:
+    from amanda.toolkit.tensorflow import Differentiated, End, Sought
+
+_NOWHERE = Place(None, "", "", "")
+
+
+@dataclasses.dataclass(eq=False)
+class Variable:
+    """A variable of which the program asked for gradients."""
+
+    name: str
+    shape: tuple[int, ...]
+    passes: int = 0  # in which it was asked for
+    gradients: int = 0
+    cuts: tuple[Cut, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        if not self.gradients:
+            return "none"
+        return "ok" if self.gradients == self.passes else "partial"
+
+
+class Variables:
+    """Those that `tape.gradient` and `tf.gradients` were asked for. In a graph, such a call counts once."""
+
+    def __init__(self) -> None:
+        self.passes = 0
+        self._known: dict[object, Variable] = {}
+        self._seen: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # calls, by graph
+        self._values = EagerValues()
+        self._stop: list[Callable[[], None]] = []
+
+    # ---- the scope --------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Asks for the gradients of eager code, if TensorFlow's driver is loaded."""
+        if not self._stop and "amanda.drivers.tensorflow.port" in sys.modules:
+            from amanda.toolkit.tensorflow import listen_to_differentiated, listen_to_reads
+
+            self._stop = [listen_to_differentiated(self._judge), listen_to_reads(self._values.read)]
+
+    def end(self) -> None:
+        while self._stop:
+            self._stop.pop()()
+
+    def reset(self) -> None:
+        self.passes = 0
+        self._known.clear()
+
+    # ---- operators --------------------------------------------------------------------------------------------------
+
+    def analyze(self, context: OpContext) -> None:
+        """An analysis routine of forward and backward operators. A gradient in a graph counts when its graph has run a
+        backward operator."""
+        self.begin()
+        if context.is_backward() and not shows_after_run(context):
+            for symbol in (*context.grad_outputs, *context.grad_inputs):
+                self._look_at_graph(symbol)
+
+    def see(self, context: OpContext) -> None:
+        """The same, of a forward operator, with its results."""
+        if shows_after_run(context):
+            self._values.see(context)
+            context.insert_after_op(self._count, inputs=[])
+
+    def _count(self, *_: Any) -> None:
+        self._values.count()
+
+    def _look_at_graph(self, symbol: Any) -> None:
+        from amanda.toolkit.tensorflow import differentiated_in
+
+        found = differentiated_in(symbol)
+        if found:
+            known = self._seen.get(symbol.graph, 0)
+            self._seen[symbol.graph] = len(found)
+            for one in found[known:]:
+                self._judge(one)
+
+    # ---- gradients --------------------------------------------------------------------------------------------------
+
+    def _judge(self, call: Differentiated) -> None:
+        self.passes += 1
+        for sought in call.variables:
+            variable = self._of(sought)
+            variable.passes += 1
+            variable.gradients += sought.has_gradient
+            if not sought.has_gradient and not variable.cuts:
+                variable.cuts = tuple(self._cuts(call, sought))
+
+    def _of(self, sought: Sought) -> Variable:
+        known = self._known.get(sought.value.key)
+        if known is None:
+            taken = {one.name for one in self._known.values()}
+            numbered = (f"{sought.value.name} #{number}" for number in itertools.count(2))
+            name = next(one for one in itertools.chain([sought.value.name], numbered) if one not in taken)
+            known = self._known[sought.value.key] = Variable(name, _shape(sought))
+        return known
+
+    def _cuts(self, call: Differentiated, sought: Sought) -> list[Cut]:
+        from amanda.toolkit.tensorflow import differentiated_in, paths_of
+
+        if call.has_tape and not sought.is_trainable and not sought.is_watched:
+            return [_plain("not trainable")]
+        if not differentiated_in(call.targets[0]):
+            cuts = self._values.cuts_of(call.targets, sought.value.key, _alive(sought), is_watched=sought.is_watched)
+        else:
+            paths = paths_of(call.targets, sought.value.key, has_tape=call.has_tape, is_watched=sought.is_watched)
+            cuts = [_cut(one) for one in paths.ends]
+            if not paths.leads:
+                last = paths.last
+                cuts = [_plain("outside the loss", _place(*last))] if paths.is_used and last else [_plain("unused")]
+        if cuts:
+            return cuts
+        return [_plain("not seen in TensorFlow" if sought.is_watched else "not watched")]
+
+    # ---- results ----------------------------------------------------------------------------------------------------
+
+    def findings(self) -> list[Finding]:
+        groups: dict[tuple[Cut, ...], list[Variable]] = {}
+        for one in self._known.values():
+            if one.verdict == "none":
+                groups.setdefault(one.cuts, []).append(one)
+        return [
+            Finding(
+                "none",
+                tuple(one.name for one in group),
+                cuts,
+                max(one.passes for one in group),
+                any(len(one.shape) > 1 for one in group),
+            )
+            for cuts, group in groups.items()
+        ]
+
+    def rows(self) -> list[Row]:
+        rows = [_row(one) for one in self._known.values()]
+        return sorted(rows, key=lambda row: (not row.is_finding, row.verdict == "ok"))
+
+
+def _plain(reason: str, end: Place | None = None) -> Cut:
+    return Cut(reason, REASONS[reason], None, end)
+
+
+def _cut(end: End) -> Cut:
+    return Cut(end.reason, REASONS[end.reason], end.last and _place(*end.last), _place(end.operator, end.place))
+
+
+def _place(operator: str, place: Any) -> Place:
+    return Place(place.id, f"tensorflow::{operator}", place.module_path, place.source)
+
+
+def _alive(sought: Sought) -> Any:
+    return sought.value.variable() if sought.value.variable is not None else None
+
+
+def _shape(sought: Sought) -> tuple[int, ...]:
+    return tuple(getattr(_alive(sought), "shape", ()))
+
+
+def _row(one: Variable) -> Row:
+    last = one.cuts[0].last or _NOWHERE if one.cuts and one.verdict == "none" else _NOWHERE
+    end = one.cuts[0].end or _NOWHERE if one.cuts and one.verdict == "none" else _NOWHERE
+    elements = 1
+    for size in one.shape:
+        elements *= size
+    cuts = one.cuts if one.verdict == "none" else ()
+    return Row(
+        one.name,
+        one.verdict,
+        one.verdict == "none",
+        cuts[0].reason if cuts else "",
+        "; ".join(map(str, cuts)),
+        *last[1:],
+        *end[1:],
+        passes=one.passes,
+        gradients=one.gradients,
+        zeros=0,
+        idle=0,
+        elements=elements,
+    )
