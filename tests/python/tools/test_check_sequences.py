@@ -272,6 +272,66 @@ def test_nothing_is_found_in_other_models_that_reproduce_their_input():
     assert rules(t5, lambda model: model(ids := batch(), labels=ids).loss) == []
 
 
+# ---- attention that sees what is to be predicted, or padding only ----------------------------------------------------
+
+
+class Encoder(nn.Module):
+    """Its attention is as the mask says."""
+
+    def __init__(self, classes=VOCABULARY):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(VOCABULARY, 16, padding_idx=PAD), nn.Linear(16, classes)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+
+    def forward(self, ids, **masks):
+        return self.head(self.layer(self.embedding(ids), **masks))
+
+
+def next_tokens(model, counted=slice(None), **masks):
+    ids = batch(13)
+    labels = torch.full((4, 12), -100)
+    labels[:, counted] = ids[:, 1:][:, counted]
+    return loss(model(ids[:, :-1], **masks), labels)
+
+
+def test_a_language_model_without_a_causal_mask():
+    ((rule, evidence),) = found(Encoder, next_tokens)
+    assert rule == "target-seen"
+    assert (
+        evidence
+        == "the target of each position t is the id at t + 1, which position t sees, in all 132 that were compared"
+    )
+    ((rule, _),) = found(lambda: bert(transformers.BertLMHeadModel), shifted_by_the_model)
+    assert rule == "target-seen"
+
+
+def test_nothing_is_found_in_causal_attention():
+    mask = nn.Transformer.generate_square_subsequent_mask(12)
+    assert rules(Encoder, lambda model: next_tokens(model, src_mask=mask)) == []
+    prefix = mask.clone()
+    prefix[:, :4] = 0  # all positions see the first four
+    assert rules(Encoder, lambda model: next_tokens(model, slice(3, 12), src_mask=prefix)) == []
+    assert rules(Encoder, lambda model: next_tokens(model, src_mask=prefix)) == []  # three of eleven see their targets
+
+
+def test_nothing_is_found_in_a_decoder_that_attends_to_as_long_a_text():
+    assert rules(t5, lambda model: model(batch(), labels=batch()).loss) == []
+
+
+def test_a_mask_that_hides_the_tokens():
+    def classify(model, hides):
+        ids = batch()
+        ids[:, 9:] = PAD
+        scores = model(ids, src_key_padding_mask=hides(ids))
+        return F.cross_entropy(scores.mean(1), torch.tensor([0, 1, 0, 1]))
+
+    ((rule, evidence),) = found(lambda: Encoder(2), lambda model: classify(model, lambda ids: ids != PAD))
+    assert rule == "mask-inverted"
+    assert evidence == "36 tokens of a batch are hidden, and 12 of padding are seen, which have the id 0"
+    for right in (lambda ids: ids == PAD, lambda ids: torch.rand(ids.shape) < 0.2, lambda ids: None):
+        assert rules(lambda: Encoder(2), lambda model, hides=right: classify(model, hides)) == []
+
+
 # ---- padding ------------------------------------------------------------------------------------------------------------
 
 

@@ -31,6 +31,9 @@ class Attention:
     steps: int
     is_causal: bool
     hidden: Any = None  #: (examples, steps): keys that no query sees; None if there are none, or it is not known
+    sees_next: Any = (
+        None  #: (examples or 1, steps - 1): queries that see the next key; None if all do, or none in causal attention
+    )
 
 
 @dataclasses.dataclass(eq=False)
@@ -104,7 +107,9 @@ class OfSequences(Rule):
             pairs: the target next to each lookup that it may belong to; sequences on the last axis come first.
             reduction: 0 for none.
         """
-        raise NotImplementedError
+
+    def attended(self, attention: Attention, place: Place) -> None:
+        """Looks at an attention, at the operator that masks or computes it."""
 
     def after_step(self, step: Step) -> None:
         self._lookups.clear()
@@ -118,9 +123,10 @@ class OfSequences(Rule):
                 context.insert_before_op(self._on_lookup, inputs=["weight", "indices", "padding_idx"])
         elif name == "softmax":
             if given["self"].dim() in (3, 4) and given["dim"] in (-1, given["self"].dim() - 1):
-                context.insert_before_op(self._on_softmax, inputs=["self"])
+                context.insert_before_op(self._on_softmax, inputs=["self"], place=Place.of(context))
         elif name == "scaled_dot_product_attention":
-            context.insert_before_op(self._on_attention, inputs=["query", "key", "attn_mask", "is_causal"])
+            asked = ["query", "key", "attn_mask", "is_causal"]
+            context.insert_before_op(self._on_attention, inputs=asked, place=Place.of(context))
         elif given["weight"] is None and not given["target"].is_floating_point():
             asked = ["self", "target", "reduction", "ignore_index"]
             context.insert_before_op(self._on_loss, inputs=asked, place=Place.of(context))
@@ -136,17 +142,17 @@ class OfSequences(Rule):
                 if not (ids[:, 1:] - ids[:, :-1] == 1).all():  # positions
                     self._lookups = [*self._lookups[1 - KEPT :], Lookup(number, ids, weight.shape[0], pad)]
 
-    def _on_attention(self, query: Any, key: Any, mask: Any, is_causal: bool) -> None:
+    def _on_attention(self, query: Any, key: Any, mask: Any, is_causal: bool, place: Place) -> None:
         steps = self._steps(query, key)
         if steps and (is_causal or mask is None):
-            self._add(Attention(steps, is_causal))
+            self._add(Attention(steps, is_causal), place)
         elif steps and not _is_captured(mask):
-            self._add(self.read(mask, lambda plain: _seen(plain, steps)))
+            self._add(self.read(mask, lambda plain: _seen(plain, steps)), place)
 
-    def _on_softmax(self, scores: Any) -> None:
+    def _on_softmax(self, scores: Any, place: Place) -> None:
         steps = self._steps(scores, None)
         if steps and not _is_captured(scores):
-            self._add(self.read(scores, lambda plain: _seen(plain, steps)))
+            self._add(self.read(scores, lambda plain: _seen(plain, steps)), place)
 
     def _steps(self, queries: Any, keys: Any) -> int:
         """The steps of an attention over as many keys as queries, and as positions of a lookup; else 0."""
@@ -157,8 +163,9 @@ class OfSequences(Rule):
         steps = shape[-2] if shape[-2] == other else 0
         return steps if steps and any(steps in one.ids.shape for one in self._lookups) else 0
 
-    def _add(self, attention: Attention | None) -> None:
+    def _add(self, attention: Attention | None, place: Place) -> None:
         if attention is not None:
+            self.attended(attention, place)
             for one in self._lookups:
                 one.attention.append(attention)
 
@@ -211,4 +218,5 @@ def _seen(mask: Any, steps: int) -> Attention | None:
     is_seen = (mask > MASKED if mask.is_floating_point() else mask.bool()).expand(-1, steps, steps)
     is_causal = not bool(is_seen.triu(1).any())
     hidden = ~is_seen.any(1).to("cpu").numpy()
-    return Attention(steps, is_causal, hidden if hidden.any() else None)
+    sees_next = is_seen.diagonal(1, 1, 2).to("cpu").numpy()
+    return Attention(steps, is_causal, hidden if hidden.any() else None, sees_next)
