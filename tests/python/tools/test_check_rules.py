@@ -96,6 +96,16 @@ KINDS = [
             F.mse_loss(layer(torch.randn(4, 5, 4)).mean((1, 2)), torch.zeros(4)).backward()
         """,
     ),
+    (
+        "clip-after-step",
+        """
+        for _ in range(3):
+            optimizer.zero_grad(set_to_none=False)
+            F.cross_entropy(model(x), labels).backward()
+            optimizer.step()
+            nn.utils.clip_grad_norm_(model[0].weight, 1.0, foreach=False)
+        """,
+    ),
     ("gradient-cleared", DETACHED.format("torch.tensor(F.cross_entropy(model(x), labels).item(), requires_grad=True)")),
     ("gradient-cleared", DETACHED.format("F.mse_loss(model(x).argmax(1).float().requires_grad_(), labels.float())")),
     (
@@ -124,6 +134,27 @@ KINDS = [
     ),
 ]
 RIGHT = [
+    """
+    scale = nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([scale], 0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        (x * scale).square().sum().backward()
+        nn.utils.clip_grad_norm_([scale], 1.0, foreach=False)
+        optimizer.step()
+        nn.utils.clip_grad_norm_([scale], 1.0, foreach=False)
+    """,
+    """
+    other = nn.Linear(4, 3)
+    of_other = torch.optim.SGD(other.parameters(), 0.1)
+    for _ in range(4):
+        for one in (optimizer, of_other):
+            one.zero_grad()
+        (F.cross_entropy(model(x), labels) + F.cross_entropy(other(x), labels)).backward()
+        optimizer.step()
+        nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+        of_other.step()
+    """,
     """
     scores = nn.Linear(4, 6)(torch.randn(2, 3, 4)).view(-1, 3)  # two heads, and as many steps as classes
     F.cross_entropy(scores, torch.ones(12).long())
