@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import gc
 import json
 import textwrap
 from pathlib import Path
@@ -37,8 +38,10 @@ def run(program, check, rank=0):
     names |= {"x": torch.randn(4, 4), "labels": torch.tensor([0, 1, 2, 0])}
     model = names["model"] = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     names["optimizer"] = torch.optim.SGD(model.parameters(), 0.1)
+    del model
     with amanda.apply(check):
         exec(compile(textwrap.dedent(program), "program.py", "exec"), names)
+        gc.collect()
     assert check.skipped == {}
     return check.findings()
 
@@ -53,12 +56,32 @@ def test_the_bad_program_has_one_finding(name):
         assert [one.rule for one in run(BY_NAME[name].bad, Check())] == [name]
 
 
+def in_a_function(program):
+    """The program as a function that has the model and the optimizer, which are gone when it returns."""
+    names = "model, optimizer, x, labels"
+    lines = [f"def main({names}):", textwrap.indent(textwrap.dedent(program), "    ")]
+    lines += [f"given = [{names}]", f"del {names}", "main(*(given.pop(0) for _ in range(4)))"]
+    return "\n".join(lines)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in OF_ONE if name != "scheduler-not-stepped"])
+def test_the_bad_program_has_its_finding_when_the_model_is_gone(name):
+    assert [one.rule for one in run(in_a_function(BY_NAME[name].bad), Check(only=[name]))] == [name]
+
+
 @pytest.mark.parametrize("name", OF_ONE)
 def test_the_good_program_has_none(name):
     assert run(BY_NAME[name].good, Check(only=[name])) == []
     assert run(BY_NAME[name].good, Check()) == []
 
 
+DETACHED = """
+    for _ in range(3):
+        optimizer.zero_grad()
+        {}.backward()
+        optimizer.step()
+"""
 KINDS = [
     ("softmax-before-loss", "F.kl_div(model(x).softmax(-1), torch.full((4, 3), 1 / 3), reduction='sum').backward()"),
     ("not-probabilities", "F.kl_div(model(x), torch.full((4, 3), 1 / 3), reduction='sum').backward()"),
@@ -72,6 +95,22 @@ KINDS = [
         for _ in range(2):
             F.mse_loss(layer(torch.randn(4, 5, 4)).mean((1, 2)), torch.zeros(4)).backward()
         """,
+    ),
+    (
+        "clip-after-step",
+        """
+        for _ in range(3):
+            optimizer.zero_grad(set_to_none=False)
+            F.cross_entropy(model(x), labels).backward()
+            optimizer.step()
+            nn.utils.clip_grad_norm_(model[0].weight, 1.0, foreach=False)
+        """,
+    ),
+    ("gradient-cleared", DETACHED.format("torch.tensor(F.cross_entropy(model(x), labels).item(), requires_grad=True)")),
+    ("gradient-cleared", DETACHED.format("F.mse_loss(model(x).argmax(1).float().requires_grad_(), labels.float())")),
+    (
+        "classes-mixed",
+        "F.nll_loss(nn.Conv1d(4, 3, 1)(torch.randn(2, 4, 5)).view(-1, 3).log_softmax(1), torch.ones(10).long())",
     ),
     (
         "tied-by-memory",
@@ -95,6 +134,32 @@ KINDS = [
     ),
 ]
 RIGHT = [
+    """
+    scale = nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([scale], 0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        (x * scale).square().sum().backward()
+        nn.utils.clip_grad_norm_([scale], 1.0, foreach=False)
+        optimizer.step()
+        nn.utils.clip_grad_norm_([scale], 1.0, foreach=False)
+    """,
+    """
+    other = nn.Linear(4, 3)
+    of_other = torch.optim.SGD(other.parameters(), 0.1)
+    for _ in range(4):
+        for one in (optimizer, of_other):
+            one.zero_grad()
+        (F.cross_entropy(model(x), labels) + F.cross_entropy(other(x), labels)).backward()
+        optimizer.step()
+        nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+        of_other.step()
+    """,
+    """
+    scores = nn.Linear(4, 6)(torch.randn(2, 3, 4)).view(-1, 3)  # two heads, and as many steps as classes
+    F.cross_entropy(scores, torch.ones(12).long())
+    F.cross_entropy(nn.Linear(4, 3)(torch.randn(2, 5, 4)).view(-1, 3), torch.ones(10).long())
+    """,
     """
     layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
     for _ in range(2):

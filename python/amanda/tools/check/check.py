@@ -32,8 +32,9 @@ class Check(TellsSkips, Tool):
         print(check.answer())
 
     Each rule looks only at the operators that it names, and most of them once per place in the program. No rule changes the
-    program. Labels and targets are read on the CPU; only "dead-units", which is advice, reads results of operators. Some
-    rules know TensorFlow, too; the others say nothing about it.
+    program. Labels and targets are read on the CPU; rules about language models read ids, labels and masks of attention on
+    any device, up to the 16th loss. Only "dead-units", which is advice, reads results of operators later. Some rules
+    know TensorFlow, too; the others say nothing about it.
 
     Arguments:
         only: names of rules; by default, all that are no advice.

@@ -51,11 +51,12 @@ class Stepped:
 
     def __init__(self) -> None:
         self._ids: set[int] = set()
-        self.steps = 0
+        self.optimizers = self.steps = 0
 
     def add(self, step: Step) -> None:
         self.steps += 1
         if not step.number:
+            self.optimizers += 1
             self._ids.update(map(id, step.parameters))
 
     def trains(self, module: Any) -> bool:
@@ -95,6 +96,8 @@ class TrainingRuns:
         model = self._models.get(id(modules[-1]))
         if model is None or model.outermost() is not modules[-1]:
             model = self._models[id(modules[-1])] = _Runs(weakref.ref(modules[-1]), type(modules[-1]).__name__)
+        if not model.is_trained and model.optimizers != self.stepped.optimizers:  # it may be gone at the end
+            model.optimizers, model.is_trained = self.stepped.optimizers, self.stepped.trains(modules[-1])
         counts = model.after if self.stepped.steps else model.before
         if place not in counts:
             model.lines[place] = called_at()
@@ -104,7 +107,7 @@ class TrainingRuns:
         """For each model: the operator, a text, and how often it ran."""
         for model in self._models.values():
             outermost = model.outermost()
-            is_trained = outermost is not None and self.stepped.trains(outermost)
+            is_trained = model.is_trained or (outermost is not None and self.stepped.trains(outermost))
             for place, count in (model.after if self.stepped.steps else model.before).items():
                 if is_trained or not self.stepped.steps:
                     yield place._replace(source=model.lines[place]), f"{model.name} is in training mode", count
@@ -120,6 +123,8 @@ class TrainingRuns:
 class _Runs:
     outermost: weakref.ref[Any]
     name: str  # of its class
+    optimizers: int = 0  # that had stepped when the next was found out
+    is_trained: bool = False
     before: dict[Place, int] = dataclasses.field(default_factory=dict)  # the first step: runs
     after: dict[Place, int] = dataclasses.field(default_factory=dict)
     lines: dict[Place, str] = dataclasses.field(default_factory=dict)  # that call the model

@@ -12,13 +12,17 @@ from ..rule import Step
 
 class GradientCleared(OfFaultySteps):
     """A backward pass has run, and all gradients of the optimizer are gone, or were set to zero, when it steps.
-    `zero_grad()` is between `backward()` and `step()`, or the loss does not depend on the parameters. It reports, at the
-    end, an optimizer with two such steps or more, and with at most one that was right.
+    `zero_grad()` is between `backward()` and `step()`, or the loss does not depend on the parameters, as after
+    ``loss = torch.tensor(loss.item(), requires_grad=True)``. It reports, at the end, an optimizer with two such steps or
+    more, and with at most one that was right.
     """
 
     name = "gradient-cleared"
-    sentence = "gradients are gone between backward() and step()"
-    fix = "call optimizer.zero_grad() before backward(), not after it"
+    sentence = "backward() has left no gradient for step()"
+    fix = (
+        "call optimizer.zero_grad() before backward(), not after it; compute the loss from results of the model, without "
+        "detach(), item(), argmax() and torch.tensor()"
+    )
     ops = ("zero_", "_foreach_zero_")
     bad = """
         for _ in range(4):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
-from typing import Any, NamedTuple
+from typing import Any
 
 from amanda import OpContext, ops
 from amanda.toolkit import Place
@@ -13,11 +14,21 @@ from ..rule import Rule, Step
 LOOKED_AT = 6  # steps
 
 
-class _Trained(NamedTuple):
+@dataclasses.dataclass
+class _Trained:
     parameter: weakref.ref[Any]
     place: Place
     name: str
     version: int
+    steps: int = 0  # at which it had this version
+    is_written: bool = False
+
+    def see(self) -> None:
+        """A parameter may be gone at the end of the program."""
+        parameter = self.parameter()
+        if parameter is not None:
+            self.steps += 1
+            self.is_written = self.is_written or parameter._version != self.version
 
 
 class ParameterNotInOptimizer(Rule):
@@ -75,6 +86,8 @@ class ParameterNotInOptimizer(Rule):
             self._look_at_gradients(step)
 
     def _look_at_gradients(self, step: Step) -> None:
+        for known in self._with_gradient.values():
+            known.see()
         if step.number >= LOOKED_AT:
             return
         self._in_optimizers.update(map(id, step.parameters))
@@ -82,16 +95,16 @@ class ParameterNotInOptimizer(Rule):
             parameter = reference()
             if parameter is None or key in self._in_optimizers or parameter.grad is None:
                 continue
-            known = self._with_gradient.get(key)
-            if known is None or known.parameter() is not parameter:
+            trained = self._with_gradient.get(key)
+            if trained is None or trained.parameter() is not parameter:
                 self._with_gradient[key] = _Trained(reference, place, name, parameter._version)
 
     def at_end(self, ended_well: bool) -> None:
         found: dict[Place, list[str]] = {}
-        for key, (reference, place, name, version) in self._with_gradient.items():
-            parameter = reference()
-            if parameter is not None and key not in self._in_optimizers and parameter._version == version:
-                found.setdefault(place, []).append(name)
+        for key, one in self._with_gradient.items():
+            one.see()
+            if one.steps and not one.is_written and key not in self._in_optimizers:
+                found.setdefault(one.place, []).append(one.name)
         for place, names in found.items():
             self.found(place, f"{', '.join(names)} got gradients, and kept their first values")
         self._with_gradient.clear()

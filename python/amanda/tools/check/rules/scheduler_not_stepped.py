@@ -14,7 +14,8 @@ LEAST = 2  # steps of the optimizer
 
 class SchedulerNotStepped(Rule):
     """An optimizer has a learning-rate scheduler, and the scheduler never steps, so that the learning rate of the first
-    step is used in all. It looks when the program has ended."""
+    step is used in all. It looks when the program has ended, at schedulers that are still there: not at those of a function
+    that has returned."""
 
     name = "scheduler-not-stepped"
     sentence = "the learning-rate scheduler never steps"
