@@ -2,8 +2,11 @@
 // autograd function that the compiler traces through, so that only its nodes that run taps are left.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/clone.h>
+#include <ATen/ops/empty_strided.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
+
+#include <algorithm>
 
 #include "kernels.h"
 
@@ -27,6 +30,29 @@ struct EdgePlan {
   bool copies;              // the program changes values in place
 };
 
+/// True if elements have memory of their own, as in a slice, and unlike in an expanded tensor.
+bool has_no_overlap(const at::Tensor& tensor) {
+  const c10::SymIntArrayRef sizes = tensor.sym_sizes(), strides = tensor.sym_strides();
+  std::vector<size_t> dimensions;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] != 1) dimensions.push_back(i);
+  }
+  std::stable_sort(dimensions.begin(), dimensions.end(), [&](size_t a, size_t b) { return strides[a] < strides[b]; });
+  c10::SymInt next = 1;  // the smallest stride that steps over all that is before
+  for (size_t i : dimensions) {
+    if (strides[i] < next) return false;
+    next = strides[i] * (sizes[i] - 1) + next;
+  }
+  return true;
+}
+
+/// The edited tensor, laid out like the one that it replaces, as far as elements of that have memory of their own:
+/// operators add up in the order of the memory.
+at::Tensor laid_out_like(const at::Tensor& like, at::Tensor edited) {
+  if (like.layout() != at::kStrided || like.is_non_overlapping_and_dense() || !has_no_overlap(like)) return edited;
+  return at::empty_strided_symint(like.sym_sizes(), like.sym_strides(), like.options()).copy_(edited);
+}
+
 struct Edge : torch::autograd::Function<Edge> {
   static Tensors forward(AutogradContext* context, at::TensorList values, const EdgePlan& plan) {
     const at::AutoDispatchBelowADInplaceOrView below;
@@ -45,7 +71,8 @@ struct Edge : torch::autograd::Function<Edge> {
     const Node node{plan.run, plan.table, plan.forward};
     if (plan.forward >= 0 && plan.forward_edits) {
       Tensors edited = call_edit(values, {}, plan.numbers, node, plan.edited);
-      for (size_t i = 0; i < edited.size(); ++i) results[plan.edited[i]] = std::move(edited[i]);
+      for (size_t i = 0; i < edited.size(); ++i)
+        results[plan.edited[i]] = laid_out_like(values[plan.edited[i]], std::move(edited[i]));
     } else if (plan.forward >= 0) {
       call_look(values, {}, plan.numbers, node);
     }

@@ -149,7 +149,10 @@ class _GraphCopy:
         if node.op == "output":
             return self._output(node)
         if any(call in lowering.planned for call in lowering.program.calls_of(node)):
-            return lowering.program.as_nodes(self.graph, node, self._env, self._emit)
+            value = lowering.program.as_nodes(self.graph, node, self._env, self._emit)
+            if self._is_body:  # or gradients of one tensor would be added in another order
+                self._env |= dict.fromkeys(lowering.program.same_as(node), value)
+            return value
         if node.target is operator.getitem and isinstance(self._env.get(node.args[0]), tuple | list):
             return self._env[node.args[0]][node.args[1]]
         found = lowering.bodies_with_taps(node)

@@ -30,7 +30,8 @@ _CALLS = ("call_function", "call_method", "call_module")
 
 class GraphRun:
     """`calls`: those that tools are shown, in the order in which they run. `made`: all, by node. `values`: for each of
-    these nodes, its value as Refs. `copied`: see returned.settle()."""
+    these nodes, its value as Refs. `copied`: see returned.settle(). `same`: for a node whose value is an operand, not a new
+    tensor, the earlier nodes with that value."""
 
     def __init__(self, gm: fx.GraphModule, real: Mapping[fx.Node, Any], state: Set[int]) -> None:
         """Arguments: real: the tensors of the program that placeholders stand for. state: the addresses of those that are
@@ -43,6 +44,7 @@ class GraphRun:
         self.values: dict[fx.Node, Any] = {}
         self.bodies: list[bodies.Body] = []
         self.copied: returned.Copied = {}
+        self.same: dict[fx.Node, list[fx.Node]] = {}
         self._own: dict[fx.Node, list[Call]] = {}  # without those of bodies
         self._env: dict[fx.Node, Any] = {}
         self._numbers = Numbers()
@@ -101,6 +103,8 @@ class GraphRun:
         self._note_autocast(node, value)
         if seen:
             self._add(node, what, seen, value, lists)
+            if isinstance(value, torch.Tensor):
+                self.same[node] = [known for known, other in self._env.items() if other is value]
         if fakes.has_unbacked(value) and "example_value" in node.meta:
             return fakes.fresh(node.meta["example_value"])  # its symbols are those that later nodes know
         return value
@@ -216,6 +220,7 @@ class GraphRun:
             self.made |= inner.made
             self.values |= inner.values
             self.copied |= inner.copied
+            self.same |= inner.same
         return fakes.fresh(node.meta.get("example_value"))
 
     def _add_calls_of(self, body: GraphRun, what: str) -> None:

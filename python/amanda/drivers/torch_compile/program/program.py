@@ -33,11 +33,16 @@ class Program:
             run.run()
         self.calls, self.unseen, self.bodies = run.calls, run.unseen, run.bodies
         self.copied = run.copied
-        self._made, self._values = run.made, run.values
+        self._made, self._values, self._same = run.made, run.values, run.same
 
     def calls_of(self, node: fx.Node) -> list[Call]:
         """The calls that a node makes, also those that tools are not shown."""
         return self._made.get(node, [])
+
+    def same_as(self, node: fx.Node) -> list[fx.Node]:
+        """The earlier nodes whose value is the very tensor that this one returns, as the operand of a `to()` that changes
+        nothing."""
+        return self._same.get(node, [])
 
     def as_nodes(
         self,
