@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import keras
 import pytest
 from repository import ROOT
 
@@ -18,6 +19,7 @@ def blocks() -> list[tuple[int, str]]:
 
 
 def test_the_page_runs_from_top_to_bottom() -> None:
+    keras.backend.clear_session()  # Keras numbers the layers of a process
     names: dict[str, Any] = {"__name__": "page"}
     assert len(blocks()) >= 7
     for line, code in blocks():
