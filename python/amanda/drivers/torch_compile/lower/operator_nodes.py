@@ -27,6 +27,7 @@ class OperatorNodes:
         self._nodes, self._program, self._call, self._planned = nodes, program, call, planned
         self._run: list[fx.Node] = nodes.begin(call.node) if planned.shares_run else []
         self._operators: dict[bool, _torch_compile.Operator] = {}
+        self._late: list[tuple[int, Values]] = []  # slots that run before the operator, with their values
 
     def emit(self, args: tuple[Any, ...]) -> Sequence[Any]:
         """Returns what stands for its results."""
@@ -62,6 +63,8 @@ class OperatorNodes:
         return self._edge("before", [], gradients, args, ()) if gradients else args
 
     def _after(self, inputs: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
+        for slot, values in self._late:
+            results = self._run_late(slot, values, results)
         groups = list(grouped(self._planned.taps("after")))
         gradients = self._planned.taps("before", is_backward=True)
         if gradients:
@@ -111,6 +114,9 @@ class OperatorNodes:
             if not any(
                 self._can_replace(point, i) and layout.tensors_of(chosen.get((point, i))) for i in range(len(own))
             ):
+                if point == "before" and self._anchor_of(point, own) is None:
+                    self._late.append((slot, values))
+                    return own
                 self._anchor(point, own, chosen, values)
             edited = list(range(len(values.tensors)))
         backward, watched = self._watch(point, gradients, own, chosen, values)
@@ -179,12 +185,25 @@ class OperatorNodes:
 
     def _anchor(self, point: str, own: Sequence[Any], chosen: dict[tuple[str, int], Layout], values: Values) -> None:
         """A tap that gets nothing runs where the operator does."""
+        i = self._anchor_of(point, own)
+        if i is None:
+            raise NotImplementedError("a tap without a tensor, inside a higher-order operator")
+        chosen[point, i] = values.add(own[i], (self._call.fakes if point == "before" else self._call.outputs)[i])
+
+    def _anchor_of(self, point: str, own: Sequence[Any]) -> int | None:
         examples = self._call.fakes if point == "before" else self._call.outputs
         for i, value in enumerate(own):
             if isinstance(examples[i], torch.Tensor) and isinstance(value, fx.Node) and self._can_replace(point, i):
-                chosen[point, i] = values.add(value, examples[i])
-                return
-        raise NotImplementedError("a tap without a tensor, inside a higher-order operator")
+                return i
+        return None
+
+    def _run_late(self, slot: int, values: Values, results: Sequence[Any]) -> Sequence[Any]:
+        """Runs taps after the operator, which has no operand that they could return before it."""
+        chosen: dict[tuple[str, int], Layout] = {}
+        self._anchor("after", results, chosen, values)
+        edited = list(range(len(values.tensors)))
+        made = self._nodes.edge(self._call, values, self._run, slot, True, edited, NO_SLOT, True, [], False)
+        return [layout.put(value, chosen.get(("after", i)), made) for i, value in enumerate(results)]
 
     def _watch(
         self,
