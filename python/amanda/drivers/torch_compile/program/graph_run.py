@@ -103,7 +103,7 @@ class GraphRun:
         self._note_autocast(node, value)
         if seen:
             self._add(node, what, seen, value, lists)
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, torch.Tensor) and any(self._env[operand] is value for operand in node.all_input_nodes):
                 self.same[node] = [known for known, other in self._env.items() if other is value]
         if fakes.has_unbacked(value) and "example_value" in node.meta:
             return fakes.fresh(node.meta["example_value"])  # its symbols are those that later nodes know
