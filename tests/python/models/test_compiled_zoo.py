@@ -66,6 +66,19 @@ def test_a_step_of_training_is_the_same_to_the_last_bit(make):
     assert looks.backward == backward
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [zoo.mamba, zoo.mixtral], ids=lambda make: make.__name__)
+def test_layers_that_are_recomputed_are_the_same_to_the_last_bit(make):
+    """They run inside a higher-order operator, where the results of taps take the place of what tools were shown."""
+    trained, looks = Trained(make), Looks()
+    trained.model.gradient_checkpointing_enable({"use_reentrant": False})
+    compiled = torch.compile(trained.model, backend="aot_eager")
+    expected = trained.step(compiled)
+    with apply(looks):
+        assert trained.step(compiled) == expected
+    assert looks.values > 100
+
+
 @pytest.mark.parametrize("make", MODELS)
 def test_inference_is_the_same_to_the_last_bit(make):
     trained, keeps, looks = Trained(make), Keeps(), Looks()
