@@ -108,6 +108,12 @@ class Looks(amanda.Tool):
     def look(self, output, op_id):
         self.values.append((op_id, output.detach().clone()))
 
+    def without(self, name):
+        out = {op_id for op_id, each, *_ in self.places if each == name}
+        self.places = [place for place in self.places if place[0] not in out]
+        self.values = [value for value in self.values if value[0] not in out]
+        return self
+
 
 # Dynamo looks at the gradients of all inputs.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
@@ -143,7 +149,7 @@ def test_its_operators_are_those_of_eager_mode(function, backend):
     for how, called in {"eager": function, "graph": torch.compile(function, backend=backend)}.items():
         with amanda.apply(tool := Looks(), compiled=how):
             called(*tensors)
-        seen[how] = tool
+        seen[how] = tool.without("empty")  # PyTorch 2.11 makes such a tensor around a checkpoint
     assert seen["graph"].places == seen["eager"].places
     assert [op_id for op_id, _ in seen["graph"].values] == [op_id for op_id, _ in seen["eager"].values]
     values = zip(seen["graph"].values, seen["eager"].values, strict=True)
@@ -231,4 +237,5 @@ def test_one_that_writes_to_its_operand_is_not_shown():
     with amanda.apply(tool := Looks(), compiled="graph"):
         looked = run(torch.compile(function, backend="aot_eager"), inputs())
     assert same(looked, plain)
-    assert "mul_" not in [name for _, name, *_ in tool.places]
+    if torch.__version__ >= (2, 13):  # graphs of 2.11 do not say that it writes
+        assert "mul_" not in [name for _, name, *_ in tool.places]
