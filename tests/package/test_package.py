@@ -80,7 +80,20 @@ def test_the_import_is_quick_and_takes_no_other_package(installed, wheel, tmp_pa
 
 
 SCRIPT = "import torch\ntorch.manual_seed(0)\nlayer = torch.nn.Linear(4, 2)\nlayer(torch.ones(3, 4)).sum().backward()\n"
-COMMANDS = {"run", "doctor", "ls", "profile", "memory", "nan", "diff", "trace", "watch"}
+COMMANDS = {
+    "run",
+    "doctor",
+    "ls",
+    "profile",
+    "memory",
+    "nan",
+    "diff",
+    "trace",
+    "watch",
+    "check",
+    "gradients",
+    "inplace",
+}
 
 
 def test_the_commands_of_the_readme_need_no_extra(wheel, tmp_path):
