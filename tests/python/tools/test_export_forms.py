@@ -287,7 +287,7 @@ def test_mistakes_with_times(file):
 
 
 def test_operations_in_a_body_are_those_of_its_node(tmp_path):
-    """A branch with a product, beside one without."""
+    """A model of two branches: one multiplies matrices, the other does not."""
     path = exported(Chooses().eval(), (X.flatten(1),), tmp_path / "chooses.onnx")
     given = X.flatten(1)
     counted = file_flops(ModelFile(path), {"x": given.abs().numpy()})

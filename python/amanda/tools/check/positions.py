@@ -8,7 +8,7 @@ from .graph import axis as axis_of
 from .graph import kind
 
 _OPERANDS = {"Mm": (0,), "Linear": (0,), "Addmm": (1,), "NativeLayerNorm": (0,), "FusedRmsNorm": (0,)}
-"""Of operators with weights: the operands whose rows are those of the result."""
+"""The operands of operators with weights whose rows are the rows of the result."""
 _KEEPS_ROWS = {
     *("Add", "Sub", "Mul", "Div", "Neg", "NativeDropout", "Clone", "ToCopy", "Alias"),
     *("Gelu", "Relu", "Silu", "Tanh", "Sigmoid", "LeakyRelu", "Softplus"),

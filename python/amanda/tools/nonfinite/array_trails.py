@@ -1,4 +1,4 @@
-"""ArrayTrails: how the values came that are not finite, for TensorFlow's values, which routines get as arrays of numpy."""
+"""ArrayTrails: where values that are not finite come from, for values that routines get as arrays of NumPy."""
 
 from __future__ import annotations
 

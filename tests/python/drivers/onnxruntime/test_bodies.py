@@ -97,7 +97,7 @@ def nested():
 
 
 def grows():
-    """What the loop carries has another shape each time."""
+    """The carried value has another shape in each iteration."""
     nodes = [node("Concat", ["h", "x"], ["next"], axis=0), node("Identity", ["on"], ["goes"])]
     inner = body("body", nodes, [*COUNTER, info("h", FLOAT, ["n", 8])], ["goes", "next"])
     return model([node("Loop", ["times", "", "x"], ["y"], body=inner)], inputs={"x": FLOAT, "times": INT}, constants={})

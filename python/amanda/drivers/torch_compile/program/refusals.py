@@ -90,7 +90,7 @@ def unseen_in_body(call: Call) -> str:
     the place of what it was shown, also if it only looks."""
     arguments, results = call.written_later
     if _changes_metadata(call) or any(isinstance(call.fakes[i], list | tuple) for i in call.mutated):
-        return "it changes tensors in place in a way that no copy of them would"
+        return "it changes a shape or storage in place, or writes to a list of tensors"
     if call.result_is_view and (call.returned_as_view or results or viewed(call) in arguments):
         return "its result is a view of a tensor that is written to in place, or returned"
     return ""
