@@ -67,12 +67,13 @@ tools-table: build
 	$(PYTHON_BIN) tests/tools_table $(ARGS)
 
 # The documentation as a site, with the API reference of Python and C++, from docstrings and headers. What lacks a doc
-# comment, or links to nothing, is an error.
+# comment, or links to nothing, is an error. DOCS=folder adds it to a site of several versions.
 docs: build .venv/requirements-docs.txt
 	@rm -rf build/docs && mkdir -p build/docs
 	@doxygen docs/Doxyfile
 	@$(PYTHON_BIN) -m sphinx -q -W --keep-going -d build/docs/doctrees docs build/docs/html
 	@echo "[docs] build/docs/html/index.html"
+	$(if $(DOCS),@$(PYTHON_BIN) scripts/docs_site.py build/docs/html $(DOCS))
 
 .venv/requirements-docs.txt: docs/requirements.txt | .venv/requirements.txt
 	@scripts/setup.sh docs

@@ -22,12 +22,14 @@ extensions = [
     "header_directive",
     "name_links",
 ]
-exclude_patterns = ["requirements.txt"]
+exclude_patterns = ["requirements.txt", "_templates"]
 html_theme = "furo"  # with search, and a dark mode
 html_title = f"Amanda {version}"
 html_copy_source = html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["version_menu.js"]
+templates_path = ["_templates"]  # furo has the menu of versions where it has that of a host
 html_search_scorer = str(Path(__file__).with_name("search_scorer.js"))  # the order of what is found
 
 nb_execution_mode = "force"

@@ -67,7 +67,7 @@ void look(at::TensorList values, at::IntArrayRef which, at::IntArrayRef numbers,
   guarded([&] {
     const std::shared_ptr<const Slot> slot = slot_of(table, number);
     if (!slot) return;
-    Lent lent;  // outlives the call, which holds tensors of it
+    Lent lent(&slot->op());  // outlives the call, which holds tensors of it
     CompiledCall call(*slot, spread(values, which, *slot, lent), numbers);
     call.run_taps(run_of(run).get());
   });
@@ -84,7 +84,7 @@ Tensors edit(at::TensorList values, at::IntArrayRef which, at::IntArrayRef numbe
       for (int64_t i : edited) results.push_back(fresh_like(values[i], values[i]));
       return results;
     }
-    Lent lent;  // outlives the call, which holds tensors of it
+    Lent lent(&slot->op());  // outlives the call, which holds tensors of it
     CompiledCall call(*slot, spread(values, which, *slot, lent), numbers);
     call.run_taps(run_of(run).get());
     for (int64_t i : edited) {
@@ -104,7 +104,7 @@ Tensors run(at::TensorList values, at::IntArrayRef numbers, at::TensorList run_h
     const std::shared_ptr<const Slot> slot = slot_of(table, number);
     if (!slot) throw Error("[compile] this code was compiled for tools that are gone; compile the function again");
     const bool keeps = !recorded.empty() && recorded != kNoneNeeded;
-    Lent lent;
+    Lent lent(&slot->op());
     Tensors inputs;
     for (const at::Tensor& value : values) {
       inputs.push_back(keeps ? value.detach().clone() : lent.tensor(value.detach()));
@@ -140,11 +140,12 @@ Tensors replay(at::TensorList gradients, at::IntArrayRef which, const at::Tensor
     const c10::InferenceMode no_inference(false);
     const std::shared_ptr<const Recorded> recorded = Held::of<Recorded>(handle);
     if (!recorded) throw Error("[compile] what a replacement recorded for its gradient is gone");
-    Lent lent;
+    const std::shared_ptr<const Slot> slot = number < 0 ? nullptr : slot_of(table, number);
+    Lent lent(slot ? &slot->op() : nullptr);
     Tensors given(recorded->num_results());
     for (size_t i = 0; i < gradients.size(); ++i) given[which[i]] = lent.tensor(gradients[i]);
     Tensors made;
-    if (const std::shared_ptr<const Slot> slot = number < 0 ? nullptr : slot_of(table, number)) {
+    if (slot) {
       given.resize(slot->positions().size());
       CompiledCall call(*slot, given, {}, recorded.get());
       call.run_taps(run_of(run_handle).get());

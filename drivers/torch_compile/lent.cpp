@@ -7,7 +7,6 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <mutex>
 
 #include "amanda/log.h"
 
@@ -20,17 +19,17 @@ bool can_be_lent(const at::Tensor& tensor) {
          tensor.has_storage() && !tensor.is_meta() && !tensor.key_set().has_any(wrappers);
 }
 
-void own(const c10::Storage& lent) {
+void warn_of_array(const Operator& op) {
+  log_warning_once(
+      c10::str("[compile] a routine called numpy() on a tensor of ", op.backend->info(op.type).name,
+               op.module_path.empty() ? "" : " in ", op.module_path, op.source.empty() ? "" : " at ", op.source,
+               ", and keeps the tensor or the array. Compiled code reuses its memory, and an array is not told: keep ",
+               "tensor.numpy().copy()"));
+}
+
+void own(const c10::Storage& lent, const Operator* op) {
   c10::StorageImpl* storage = lent.unsafeGetStorageImpl();
-  if (!storage->resizable()) {  // numpy() has made it so
-    static std::once_flag once;
-    std::call_once(once, [] {
-      log_warning(
-          "[compile] a routine called numpy() on a tensor of compiled code, and keeps the tensor or the array. "
-          "Compiled "
-          "code reuses its memory, and an array is not told: keep tensor.numpy().copy()");
-    });
-  }
+  if (!storage->resizable() && op) warn_of_array(*op);  // numpy() has made it so
   const c10::InferenceMode no_inference(false);
   const c10::AutoGradMode no_grad(false);
   const auto bytes = at::TensorOptions().dtype(at::kByte).device(storage->device());
@@ -67,7 +66,7 @@ Lent::~Lent() {
   for (const One& one : storages_) {
     if (one.lent.use_count() == 1 || one.lent.nbytes() == 0 || one.lent.data() != one.original->data()) continue;
     try {
-      own(one.lent);
+      own(one.lent, op_);
     } catch (const std::exception& error) {  // no memory is left: an error at the next use, and no wrong values
       log_warning(c10::str("[compile] a tensor that a routine kept is lost: ", error.what()));
       one.lent.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, one.lent.device()));

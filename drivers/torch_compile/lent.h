@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "amanda/base/no_copy.h"
+#include "slot.h"
 
 namespace amanda::pytorch {
 
@@ -14,7 +15,8 @@ namespace amanda::pytorch {
 /// tensor, or a view of one, the storage gets a copy of the memory when this object dies.
 class Lent : NoCopy {
  public:
-  Lent() = default;
+  /// `op`: whose routines get the tensors, for messages; null if none do.
+  explicit Lent(const Operator* op) : op_(op) {}
   ~Lent();
 
   /// The tensor itself if it requires a gradient (it is the program's own, such as a parameter), or cannot be lent.
@@ -25,6 +27,7 @@ class Lent : NoCopy {
     c10::StorageImpl* original;
     c10::Storage lent;
   };
+  const Operator* const op_;
   std::vector<One> storages_;
 };
 

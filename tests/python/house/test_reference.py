@@ -2,12 +2,10 @@
 
 import ast
 import importlib
-import importlib.util
 import inspect
 import pkgutil
 import re
 import runpy
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -16,6 +14,7 @@ import amanda
 import pytest
 from amanda import _core, research, toolkit, tools
 from amanda.core.coverage.report import CoverageRow
+from docs_tools import needs_doxygen, needs_sphinx
 from repository import ROOT
 
 DOCS = ROOT / "docs"
@@ -29,14 +28,6 @@ HEADERS = [
     "python/include/amanda",
 ]
 HEADERS += ["drivers/reference/include/amanda/reference"]
-needs_doxygen = pytest.mark.skipif(
-    shutil.which("doxygen") is None, reason="doxygen is not installed; scripts/setup.sh docs"
-)
-needs_sphinx = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("sphinx", "breathe", "furo", "myst_nb")),
-    reason="docs/requirements.txt is not installed; scripts/setup.sh docs",
-)
-
 # For graph drivers in Python: the one part of amanda._core that programs use by this name.
 GRAPH_DRIVERS = ["Artifact", "ArtifactCache", "ArtifactCacheInfo", "GraphBackend", "GraphVisitor", "OpSite", "RunState"]
 GRAPH_DRIVERS += ["Tap", "Toolset", "find_tap", "instrument"]

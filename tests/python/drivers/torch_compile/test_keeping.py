@@ -1,5 +1,7 @@
 """A routine may keep what it was shown, although compiled code reuses its memory."""
 
+import re
+
 import amanda
 import pytest
 import torch
@@ -75,17 +77,25 @@ def test_what_nobody_keeps_is_not_copied():
     assert shown == [x.data_ptr()]
 
 
-NUMPY = """
-import logging, sys
-import amanda, torch
-logging.basicConfig(stream=sys.stdout)
-arrays, tool = [], amanda.Tool("arrays")
-tool.add_inst_for_op(lambda context: context.insert_after_op(lambda y: arrays.append(y.numpy())), ops="sin")
-with amanda.apply(tool, compiled="graph"):
-    torch.compile(torch.sin, backend="aot_eager")(torch.randn(3))
-"""
+class Twice(torch.nn.Module):
+    def forward(self, x):
+        return torch.sin(x) + torch.cos(x)
 
 
-@pytest.mark.slow  # warned of once in a process
-def test_an_array_that_shares_the_memory_of_what_is_kept_is_warned_of(forked_python):
-    assert "keep tensor.numpy().copy()" in forked_python(NUMPY)
+def test_an_array_that_shares_the_memory_of_what_is_kept_is_warned_of_at_each_place(caplog):
+    torch._dynamo.reset()
+    arrays, tool = [], amanda.Tool("arrays")
+    tool.add_inst_for_op(
+        lambda context: context.insert_after_op(lambda y: arrays.append(y.numpy())), ops=["sin", "cos"]
+    )
+    model = torch.nn.Sequential(Twice())
+    compiled = torch.compile(model, backend="aot_eager")
+    with amanda.apply(tool, compiled="graph"):
+        compiled(torch.randn(3)), compiled(torch.randn(3))
+    lines = [record.getMessage() for record in caplog.records if "keep tensor.numpy().copy()" in record.getMessage()]
+    line = Twice.forward.__code__.co_firstlineno + 1
+    assert [re.sub(r"at /.*/", "at ", text.partition(", and keeps")[0]) for text in lines] == [
+        f"[compile] a routine called numpy() on a tensor of {op} in 0 at test_keeping.py:{line}"
+        for op in ("sin", "cos")
+    ]
+    assert len(arrays) == 4
