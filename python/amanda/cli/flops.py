@@ -64,6 +64,8 @@ class CountFlops(Command):
 
 def summary(tool: Flops) -> str:
     """The sums, and the operators in which nothing was counted. Those of them that multiply are below the table."""
+    if not tool.evidence().operators:
+        return "nothing was counted: no operator ran"
     rows = tool.rows("op")
     backward = sum(row.flops for row in rows if row.backward)
     forward = sum(row.flops for row in rows) - backward

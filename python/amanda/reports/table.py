@@ -86,7 +86,8 @@ def _shortened_at_a_part(text: str, width: int) -> str:
 class Table(rich.table.Table):  # type: ignore[misc]
     """A `rich.table.Table`. Notebooks show it as an HTML table, ``print(table)`` as `rich.print` does, without colors.
 
-    A console that is too narrow for all columns gets fewer, and a line names the missing ones.
+    A console that is too narrow for all columns gets fewer, and a line names the missing ones. A table without rows is one
+    line that says so.
 
     Attributes:
         keeps: positions of the columns that are left out last.
@@ -106,11 +107,14 @@ class Table(rich.table.Table):  # type: ignore[misc]
             last = last or 1
             left_out.insert(0, _text(shown.columns[last].header))
             shown = shown._without(last)
-        note = f"no room in {options.max_width} characters for: {', '.join(left_out)}" if left_out else ""
+        note = f"no room in {options.max_width} characters for: {', '.join(left_out)}" if left_out and self.rows else ""
         if shown is self:
             shown = copy.copy(self)
         shown.caption = None  # rich would center it, in lines of the table's width
-        yield from rich.table.Table.__rich_console__(shown, console, options)
+        if self.rows:
+            yield from rich.table.Table.__rich_console__(shown, console, options)
+        else:
+            yield rich.text.Text("no rows")
         below = "\n".join(filter(None, [_text(self.caption or ""), note]))
         if below:
             yield rich.text.Text(below)

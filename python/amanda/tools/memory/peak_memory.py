@@ -257,6 +257,8 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         return rows_of(self._held(at_peak=True), by)
 
     def answer(self) -> str:
+        if not self.evidence().operators:
+            return "no operator ran whose memory could be measured"
         return answer_of(self._held(at_peak=True), self.peak_bytes, self._growth, self.growth)
 
     def _remarks(self, by: GroupBy) -> list[str]:
