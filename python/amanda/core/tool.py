@@ -450,4 +450,4 @@ def _meant(value: object, function: str) -> str:
         return f"; call it inside the scope: with amanda.{function}(tool): {getattr(value, '__name__', 'model')}(...)"
     if type(value).__name__ == "PyCapsule":
         return f"; a tool in C++ is wrapped: {function}(amanda.tool.NativeTool(capsule))"
-    return ""
+    return "; a tool is an object of a class in amanda.tools, or of your own, which derives from amanda.Tool"

@@ -23,7 +23,10 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[str]:
         yield path
         return
     path = os.path.realpath(path)
-    descriptor, unfinished = tempfile.mkstemp(dir=os.path.dirname(path), suffix=os.path.splitext(path)[1])
+    try:
+        descriptor, unfinished = tempfile.mkstemp(dir=os.path.dirname(path), suffix=os.path.splitext(path)[1])
+    except OSError as error:  # which names the unfinished file
+        raise OSError(error.errno, os.strerror(error.errno), path) from None
     os.close(descriptor)
     try:
         yield unfinished

@@ -405,7 +405,7 @@ def test_what_is_no_tool():
                 _tools.make_flops(False, False)[0],
                 f"; a tool in C++ is wrapped: {name}(amanda.tool.NativeTool(capsule))",
             ),
-            (3, ""),
+            (3, "; a tool is an object of a class in amanda.tools, or of your own, which derives from amanda.Tool"),
         ):
             with pytest.raises(TypeError) as caught:
                 call(given)

@@ -250,7 +250,11 @@ def test_an_unknown_keyword_is_refused():
 
 
 def test_dependencies_are_tools(says):
-    with says(TypeError, "[tool] Tool.depends_on takes tools, got 3"):
+    with says(
+        TypeError,
+        "[tool] Tool.depends_on takes tools, got 3; a tool is an object of a class in amanda.tools, "
+        "or of your own, which derives from amanda.Tool",
+    ):
         amanda.Tool().depends_on(3)
 
 

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import os
+import re
 import sys
 import threading
 
@@ -93,7 +94,8 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path, kind):
     broken = Found([object()])
     with pytest.raises(AttributeError):
         getattr(broken, f"to_{kind}")(tmp_path / "rows")
-    with pytest.raises(FileNotFoundError):
+    missing = re.escape(f"No such file or directory: '{tmp_path}/missing/rows'")
+    with pytest.raises(FileNotFoundError, match=f"{missing}$"):
         getattr(Found(ROWS), f"to_{kind}")(tmp_path / "missing" / "rows")
     with pytest.raises(ValueError, match=r'\[found\] by= is "op", got \'line\''):
         getattr(Found(ROWS), f"to_{kind}")(tmp_path / "rows", "line")

@@ -348,7 +348,11 @@ def test_operands_are_not_kept():
 
 
 def test_apply_takes_tools(says):
-    with says(TypeError, "[scope] apply takes tools, got 3"):
+    with says(
+        TypeError,
+        "[scope] apply takes tools, got 3; a tool is an object of a class in amanda.tools, "
+        "or of your own, which derives from amanda.Tool",
+    ):
         amanda.apply(3)
 
 
