@@ -11,6 +11,7 @@ void bind_finite(pybind11::module_& m);
 void bind_gradients(pybind11::module_& m);
 void bind_memory(pybind11::module_& m);
 void bind_fake_quantization(pybind11::module_& m);
+void bind_inplace(pybind11::module_& m);
 void bind_statistics(pybind11::module_& m);
 void bind_storages(pybind11::module_& m);
 void bind_tensors(pybind11::module_& m);

@@ -9,6 +9,7 @@ PYBIND11_MODULE(_torch_tools, m) {
   bind_unwritten(m);  // before those that are given one
   bind_statistics(m);
   bind_gradients(m);
+  bind_inplace(m);
   bind_memory(m);
   bind_storages(m);
   bind_fake_quantization(m);

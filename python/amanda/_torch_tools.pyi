@@ -5,7 +5,7 @@ import torch
 import torch.distributed.distributed_c10d
 import typing
 import typing_extensions
-__all__: list[str] = ['CollectiveRecorder', 'FakeQuantizationState', 'FakeQuantizer', 'GradientRecorder', 'MemoryRecorder', 'MovingRange', 'Read', 'Reads', 'StatisticsRecorder', 'Storages', 'UnwrittenMemory', 'are_finite', 'has_tangent', 'output_bytes']
+__all__: list[str] = ['CollectiveRecorder', 'FakeQuantizationState', 'FakeQuantizer', 'GradientRecorder', 'GraphNodes', 'MemoryRecorder', 'MovingRange', 'NodeMakers', 'Read', 'Reads', 'StatisticsRecorder', 'Storages', 'UnwrittenMemory', 'Writes', 'are_finite', 'has_tangent', 'output_bytes']
 class CollectiveRecorder:
     """Hears of the collectives of torch.distributed."""
     def __init__(self) -> None: ...
@@ -40,6 +40,10 @@ class GradientRecorder:
         """A routine for `_core.NativeRoutine`. It declines where something must be read in Python."""
     def rows(self) -> list[tuple[int, int, typing.Annotated[list[tuple[int, list[tuple[int, int, int, int, float | None, int, float, float, float]]]], "FixedSize(2)"]]]:
         """Id, time of the first run, and for both sides calls and the fields of each gradient's norms."""
+class GraphNodes:
+    """The numbers of the nodes behind some tensors, without those of leaves."""
+    def __init__(self, tensors: collections.abc.Sequence[torch.Tensor]) -> None: ...
+    def has(self, number: typing.SupportsInt | typing.SupportsIndex) -> bool: ...
 class MemoryRecorder:
     """What PeakMemory has heard from PyTorch's allocators."""
     @staticmethod
@@ -83,6 +87,16 @@ class MovingRange:
         """Scale and zero point; None: the observer must be asked."""
     def retire(self) -> None:
         """The observer goes on by itself."""
+class NodeMakers:
+    """Which operator made a node of the backward graph."""
+    def __init__(self) -> None: ...
+    def beginning(self) -> typing_extensions.CapsuleType:
+        """A routine for `_core.NativeRoutine`, before an operator."""
+    def clear(self) -> None: ...
+    def ending(self, maker: typing.SupportsInt | typing.SupportsIndex) -> typing_extensions.CapsuleType:
+        """After the operator, which the caller numbers."""
+    def of(self, number: typing.SupportsInt | typing.SupportsIndex) -> list[int]:
+        """The operators that made a node with this `_sequence_nr()`, on any thread."""
 class Read:
     """A tensor as an operator consumed it."""
 class Reads:
@@ -145,6 +159,19 @@ class UnwrittenMemory:
         """After an operator that has written some elements of its first input. It declines where `mark` has to tell which."""
     @property
     def is_empty(self) -> bool: ...
+class Writes:
+    """The operators that wrote to each storage."""
+    def __init__(self) -> None: ...
+    def all(self) -> list[list[tuple[int, int, int | None, int, int, list[int] | None, list[int]]]]:
+        """The writes to each live storage."""
+    def beginning(self, site: typing.SupportsInt | typing.SupportsIndex) -> typing_extensions.CapsuleType:
+        """A routine for `_core.NativeRoutine`, before an operator, with the inputs that it writes to."""
+    def ending(self) -> typing_extensions.CapsuleType:
+        """After the operator."""
+    def take_begun(self) -> tuple[int, list[tuple[int, int | None, torch.Tensor]]] | None:
+        """The operator that began on this thread and did not end, with the tensors that it was to write to. None: none."""
+    def to(self, storage: typing.SupportsInt | typing.SupportsIndex) -> list[tuple[int, int, int | None, int, int, list[int] | None, list[int]]]:
+        """The writes to a storage, which `_cdata` of it names."""
 def are_finite(inf: bool, written: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], reads: Reads | None = None) -> typing_extensions.CapsuleType:
     """A routine for `_core.NativeRoutine`. It declines where an operand has a NaN (with `inf` an infinity, too), or can't be read in C++. `written`: inputs that it reads, too, by position, after an operator that returns nothing."""
 def has_tangent(tensor: torch.Tensor) -> bool:

@@ -26,7 +26,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[str]:
     try:
         descriptor, unfinished = tempfile.mkstemp(dir=os.path.dirname(path), suffix=os.path.splitext(path)[1])
     except OSError as error:  # which names the unfinished file
-        raise OSError(error.errno, os.strerror(error.errno), path) from None
+        raise OSError(error.errno, error.strerror, path) from None
     os.close(descriptor)
     try:
         yield unfinished

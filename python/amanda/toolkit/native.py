@@ -22,13 +22,22 @@ if TYPE_CHECKING:
     from amanda import _torch_tools as torch_tools
     from amanda.core.op_context import OpContext
 
-__all__ = ["NativeRoutine", "NativeTool", "cupti", "natively", "rematerialization", "tools", "torch_tools"]
+__all__ = ["NativeRoutine", "NativeTool", "always", "cupti", "natively", "rematerialization", "tools", "torch_tools"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in ("cupti", "rematerialization", "tools", "torch_tools"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f"amanda._{name}")
+
+
+def always(capsule: Any) -> NativeRoutine:
+    """A routine in C++ that declines no run."""
+    return NativeRoutine(capsule, _never)
+
+
+def _never(*operands: Any, **keywords: Any) -> None:
+    raise AssertionError("a routine in C++ has declined a run")
 
 
 def natively(context: OpContext) -> Any:

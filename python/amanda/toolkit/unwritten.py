@@ -16,7 +16,7 @@ from amanda.core.tool import Tool
 from amanda.driver.identity import cells
 from amanda.reports.places import Place
 from amanda.toolkit.frameworks import is_torch
-from amanda.toolkit.native import natively
+from amanda.toolkit.native import always, natively
 from amanda.toolkit.schemas import ALLOCATES, COPIES, GROWS, WRITES_SOME, Sides
 
 __all__ = ["MEMORY", "Unwritten", "UnwrittenMemory", "allocates", "may_be_met", "may_pass_on", "overwrites"]
@@ -91,14 +91,14 @@ class UnwrittenMemory(Tool):
             with self._lock:
                 self._places[context.op_id] = Place.of(context)
             if name in GROWS:
-                context.insert_before_op(_routine(memory.growing(context.op_id)), inputs=[0])
-                context.insert_after_op(_routine(memory.writing_some()), outputs=[], inputs=[0])
+                context.insert_before_op(always(memory.growing(context.op_id)), inputs=[0])
+                context.insert_after_op(always(memory.writing_some()), outputs=[], inputs=[0])
             else:
-                context.insert_after_op(_routine(memory.allocating(context.op_id)))
+                context.insert_after_op(always(memory.allocating(context.op_id)))
         elif name == "copy_":
-            context.insert_after_op(_routine(memory.copying(1, 0)), outputs=[], inputs=[0, 1])
+            context.insert_after_op(always(memory.copying(1, 0)), outputs=[], inputs=[0, 1])
         elif name in COPIES:
-            context.insert_after_op(_routine(memory.copying(0, None)), outputs=[0], inputs=[0])
+            context.insert_after_op(always(memory.copying(0, None)), outputs=[0], inputs=[0])
         elif name in WRITES_SOME:
             routine = _core.NativeRoutine(memory.writing_some(), self._mark)
             context.insert_after_op(routine, outputs=[], inputs=list(range(len(names))), memory=memory, op=context.op)
@@ -106,7 +106,7 @@ class UnwrittenMemory(Tool):
             written = list(names) if context.op.name.startswith(_COLLECTIVES) else sides.written
             if written:
                 positions = [names.index(one) for one in written]
-                context.insert_after_op(_routine(memory.writing(positions)), outputs=[], inputs=positions)
+                context.insert_after_op(always(memory.writing(positions)), outputs=[], inputs=positions)
 
     def _mark(self, *, inputs: Sequence[Any], memory: Any, op: _core.Operator) -> None:
         """The operator has written some elements of its first input, in memory without values."""
@@ -118,14 +118,6 @@ class UnwrittenMemory(Tool):
         written_to = marks.of(op.__name__, written, dict(zip(op.input_names, inputs, strict=True)))
         if written_to is not None:
             memory.mark(written, written_to)
-
-
-def _routine(routine: Any) -> Any:
-    return _core.NativeRoutine(routine, _never)
-
-
-def _never(*operands: Any, **keywords: Any) -> None:
-    """These routines do not decline."""
 
 
 def allocates(context: OpContext) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
-from typing import Any
 
 from amanda.toolkit import Place
 from amanda.toolkit.frames import line_of_code, short_line
@@ -137,12 +135,3 @@ def at(place: Place) -> str:
 def op_of(place: Place) -> str:
     """The operator without namespace and overload: "add_"."""
     return place.name.rpartition("::")[2].partition(".")[0]
-
-
-def tensors_of(named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """The tensors among these values, also in lists."""
-    for name, value in named:
-        if isinstance(value, (list, tuple)):
-            yield from tensors_of((f"{name}[{i}]", one) for i, one in enumerate(value))
-        elif hasattr(value, "is_leaf"):
-            yield name, value

@@ -8,7 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from amanda.toolkit import Place
+import torch
+
+from amanda.toolkit import Place, native
 from amanda.toolkit.frames import line_of_code, program_line
 from amanda.toolkit.torch import BackwardCall, next_sequence_number
 
@@ -24,7 +26,7 @@ _RAW = "_raw_saved_"
 class _Pass:
     line: str  # of the program: it called backward()
     end: int  # nodes made since have this number, or higher ones
-    numbers: frozenset[int]  # of the nodes behind its losses
+    has: Callable[[int], bool]  # a node with this number, behind its losses
 
 
 class Passes:
@@ -36,8 +38,9 @@ class Passes:
 
     def begin(self, call: BackwardCall) -> None:
         if not (call.keeps_graph or call.is_nested):
-            numbers = frozenset(map(_number, nodes_of(call.tensors)))
-            self._running[id(call)] = _Pass(program_line(sys._getframe()), next_sequence_number(), numbers)
+            self._running[id(call)] = _Pass(
+                program_line(sys._getframe()), next_sequence_number(), _numbers(call.tensors)
+            )
 
     def end(self, call: BackwardCall, _: BaseException | None) -> None:
         ended = self._running.pop(id(call), None)
@@ -52,7 +55,7 @@ class Passes:
         nodes = sorted(nodes_of(began), key=_number, reverse=True)
         for node in nodes:
             if _is_freed(node):
-                earlier = next((one for one in reversed(self._ended) if _number(node) in one.numbers), None)
+                earlier = next((one for one in reversed(self._ended) if one.has(_number(node))), None)
                 if earlier is not None:
                     return _finding(node, nodes, earlier, savers)
         return None
@@ -66,7 +69,7 @@ def _finding(freed: Any, nodes: Sequence[Any], earlier: _Pass, savers: Savers) -
     last, user = _climbed(freed, users, lambda one: one < earlier.end)
     is_new = user is not None
     if not is_new:
-        last, user = _climbed(freed, users, lambda one: one in earlier.numbers)
+        last, user = _climbed(freed, users, earlier.has)
     return SecondPass(
         user="" if user is None else _text(user, savers),
         used=_text(last, savers),
@@ -82,6 +85,13 @@ def _climbed(node: Any, users: dict[Any, Any], passes: Callable[[int], bool]) ->
     while user is not None and passes(_number(user)):
         last, user = user, users.get(user)
     return last, user
+
+
+def _numbers(began: Sequence[Any]) -> Callable[[int], bool]:
+    """Is there a node with this number behind these tensors, or edges?"""
+    if all(isinstance(end, torch.Tensor) for end in began):
+        return native.torch_tools.GraphNodes(began).has
+    return frozenset(map(_number, nodes_of(began))).__contains__
 
 
 def _number(node: Any) -> int:

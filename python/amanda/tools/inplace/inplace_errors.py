@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -50,8 +49,6 @@ class InplaceErrors(WriteRecorder):
     def __init__(self) -> None:
         super().__init__()
         self._savers = Savers()
-        self._first: dict[int, int] = {}  # by thread: the number of the first node that the running operator makes
-        self._number: Any = None  # torch's
         self._passes: Passes | None = None
         self._stop: list[Callable[[], None]] = []
 
@@ -111,12 +108,7 @@ class InplaceErrors(WriteRecorder):
     def _analyze(self, context: OpContext) -> None:
         if eager_only.leaves_out(context, self._skips, self.needs_eager):
             return
-        from amanda.toolkit.torch import next_sequence_number
-
-        self._number = next_sequence_number
-        saver = Saver(Place.of(context), tuple(context.op.input_names))
-        context.insert_before_op(self._begin, [])
-        context.insert_after_op(self._end, [], saver=saver)
+        self._savers.watch(context)
         written = Sides.of(context).written
         if written:
             self._watch(context, written)
@@ -130,14 +122,3 @@ class InplaceErrors(WriteRecorder):
         from amanda.toolkit.torch import current_node
 
         self._savers.runs(current_node(), saver)
-
-    # A thread is in one operator at most: none that is analyzed runs inside another.
-
-    def _begin(self) -> None:
-        self._first[threading.get_ident()] = self._number()
-
-    def _end(self, saver: Saver) -> None:
-        end = self._number()
-        first = self._first.get(threading.get_ident(), end)
-        if end > first:
-            self._savers.add(first, end, saver)

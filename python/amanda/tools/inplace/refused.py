@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from amanda.toolkit import Place
 
-from .finding import at, op_of, remedy_of, tensors_of
+from .finding import at, op_of, remedy_of
 
 LEAF, VIEW_OF_LEAF = "a leaf", "a view of a leaf"
 SEVERAL_VIEWS, FUNCTIONS_VIEW = "one of several views", "a view from an autograd.Function"
@@ -27,8 +27,7 @@ class Begun(NamedTuple):
     """An operator that is about to write to these inputs."""
 
     site: Any  # writes.Site
-    inputs: Sequence[Any]
-    versions: Sequence[int | None]
+    tensors: Sequence[tuple[str, Any]]  # with the names of the inputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +74,7 @@ def kind_of(error: BaseException) -> str | None:
 
 def refused_tensor(kind: str, begun: Begun) -> tuple[str, Any] | None:
     """The input to which the operator could not write, with its name."""
-    given = tensors_of(zip(begun.site.names, begun.inputs, strict=False))
-    return next(((name, one) for name, one in given if _is(one, kind)), None)
+    return next(((name, one) for name, one in begun.tensors if _is(one, kind)), None)
 
 
 def _is(tensor: Any, kind: str) -> bool:

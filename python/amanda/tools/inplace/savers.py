@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import collections
 import threading
 from typing import Any, NamedTuple
 
-from amanda.toolkit import Place
-
-KEPT = 200_000  # of the last operators that made nodes, on each thread
+from amanda import OpContext
+from amanda.toolkit import Place, locks, native
 
 
 class Saver(NamedTuple):
@@ -19,20 +17,22 @@ class Saver(NamedTuple):
 
 
 class Savers:
-    """The numbers of the nodes that operators have made. A thread numbers its nodes, so two threads have the same ones."""
+    """The numbers of the nodes that operators have made, which routines in C++ note."""
 
     def __init__(self) -> None:
         self._running: dict[int, tuple[int, Saver]] = {}  # by thread: the last node of a Function, and whose
-        self._made: dict[
-            int, collections.deque[tuple[int, int, Saver]]
-        ] = {}  # by thread: the first number, the end, whose
+        self._lock = locks.rlock()  # guards the members below
+        self._made: Any = None  # torch_tools.NodeMakers, once an operator of PyTorch runs
+        self._savers: list[Saver] = []  # by their numbers in C++
 
-    def add(self, first: int, end: int, saver: Saver) -> None:
-        thread = threading.get_ident()
-        made = self._made.get(thread)
-        if made is None:
-            made = self._made[thread] = collections.deque(maxlen=KEPT)
-        made.append((first, end, saver))
+    def watch(self, context: OpContext) -> None:
+        """Notes the nodes that the operator makes."""
+        with self._lock:
+            self._made = self._made or native.torch_tools.NodeMakers()
+            self._savers.append(Saver(Place.of(context), tuple(context.op.input_names)))
+            number = len(self._savers) - 1
+        context.insert_before_op(native.always(self._made.beginning()), [])
+        context.insert_after_op(native.always(self._made.ending(number)), [])
 
     def runs(self, node: Any, saver: Saver) -> None:
         """Notes that a node of an autograd.Function begins to run: no operator has made it."""
@@ -43,10 +43,10 @@ class Savers:
         number, running = node._sequence_nr(), self._running.get(threading.get_ident())
         if running is not None and running[0] == number:
             return running[1]
-        made = [one for made in list(self._made.values()) for one in list(made)]
-        found = {saver for first, end, saver in made if first <= number < end}
+        found = set() if self._made is None else {self._savers[one] for one in self._made.of(number)}
         return found.pop() if len(found) == 1 else None
 
     def clear(self) -> None:
-        self._made.clear()
+        if self._made is not None:
+            self._made.clear()
         self._running.clear()

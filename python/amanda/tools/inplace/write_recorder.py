@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 from amanda import OpContext, Tool
-from amanda.toolkit import Place, Skips, TellsSkips, eager_only
+from amanda.toolkit import Skips, TellsSkips, eager_only
 from amanda.toolkit.schemas import Sides
 
 from . import hint
 from .finding import FREED, MESSAGE, InplaceFinding, SecondPass
 from .refused import Begun, RefusedWrite, kind_of, leaf_of, refused_tensor
 from .savers import Saver
+from .writes import Writes
 
 WHY = "it follows the versions of tensors"
 
@@ -32,10 +32,7 @@ class WriteRecorder(TellsSkips, Tool):
     def __init__(self) -> None:
         super().__init__()
         self._skips = Skips("inplace")
-        self._writes: Any = None
-        self._versions: Any = None  # of writes.py, which imports torch
-        self._positions: Any = None
-        self._begun: dict[int, Begun] = {}  # by thread: writes that have not ended
+        self._writes = Writes()
         self._found: list[InplaceFinding | RefusedWrite | SecondPass] = []
         self.unexplained = 0  #: errors of PyTorch for which no operator can be named
         self._entered: list[contextlib.ExitStack] = []
@@ -56,7 +53,6 @@ class WriteRecorder(TellsSkips, Tool):
         self._skips.reset()
         self._found.clear()
         self.unexplained = 0
-        self._begun.clear()
 
     # ---- the program's errors ---------------------------------------------------------------------------------------
 
@@ -70,7 +66,7 @@ class WriteRecorder(TellsSkips, Tool):
 
     def on_exit(self, error: BaseException | None) -> None:
         self._entered.pop().close()
-        begun = self._begun.pop(threading.get_ident(), None)
+        begun = self._writes.take_begun()
         if not isinstance(error, RuntimeError):
             return
         from amanda.toolkit.torch import OVERWRITTEN_NOTE, is_explained
@@ -113,7 +109,7 @@ class WriteRecorder(TellsSkips, Tool):
         from . import saved
 
         told = saved.Told.of(error)
-        if told is None or self._writes is None:
+        if told is None:
             return None
         needed = saved.overwritten(began, told)
         if needed is None:  # it is inside a node that shows nothing, or the program's hooks have packed it
@@ -167,26 +163,7 @@ class WriteRecorder(TellsSkips, Tool):
         """Schedules routines around an operator that writes to these inputs."""
         from amanda.toolkit.optimizer_phase import in_optimizer
 
-        from .writes import Site, Writes, positions, versions
-
-        self._writes = self._writes or Writes()
-        self._versions, self._positions = versions, positions
-        site = Site(Place.of(context), tuple(written), in_optimizer(sys._getframe()))
-        context.insert_before_op(self._before_write, inputs=written, site=site)
-        context.insert_after_op(self._after_write, [])
-
-    def _before_write(self, *inputs: Any, site: Any) -> None:
-        self._begun[threading.get_ident()] = Begun(site, inputs, self._versions(inputs))
-
-    def _after_write(self) -> None:
-        begun = self._begun.pop(threading.get_ident(), None)
-        if begun is None:
-            return
-        for (name, index, one), before in zip(
-            self._positions(begun.site.names, begun.inputs), begun.versions, strict=True
-        ):
-            if before is not None:
-                self._writes.add(one, begun.site, name, index, before)
+        self._writes.watch(context, written, by_optimizer=in_optimizer(sys._getframe()))
 
 
 def _operand(needed: str, parameter: str, saver: Saver | None) -> tuple[str, bool]:

@@ -1,106 +1,90 @@
-"""The writes to each storage. Imports torch."""
+"""The writes to each storage, which routines in C++ note."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from amanda.toolkit import Place
-from amanda.toolkit.torch import StorageWeakRef
+from amanda import OpContext
+from amanda.toolkit import Place, locks, native
 
 from .finding import Write
-
-KEPT = 16  # of the last writes to a storage
+from .refused import Begun
 
 
 class Site(NamedTuple):
-    """An operator that writes to these inputs."""
+    """An operator that writes to some of its inputs."""
 
     place: Place
-    names: Sequence[str]
+    names: Sequence[str]  # of all its inputs
     by_optimizer: bool
 
 
 class _Written(NamedTuple):
     """A write, as it is kept: there are many, and few are ever shown."""
 
-    site: Site
-    name: str
-    place: int | None  # in a list
+    site: int
+    input: int
+    member: int | None  # of a list
     before: int
     after: int
-    view: tuple[int, ...] | None  # its shape, if it was none of the whole tensor
-    shape: tuple[int, ...]  # of the whole tensor
-
-    def shown(self) -> Write:
-        name = self.name if self.place is None else f"{self.name}[{self.place}]"
-        view = "" if self.view is None else f"a view of shape {self.view}"
-        return Write(self.site.place, name, view, self.before, self.after, self.site.by_optimizer, self.shape)
+    view: list[int] | None  # its shape, if it was none of the whole tensor
+    shape: list[int]  # of the whole tensor
 
 
 class Writes:
-    """Writes by the address of the storage. It keeps no tensor's memory, but the address: no other storage gets it."""
+    """The last writes to each storage. It keeps no tensor's memory, but the address: no other storage gets it."""
 
     def __init__(self) -> None:
-        self._of: dict[int, tuple[StorageWeakRef, list[_Written]]] = {}
-        self._grown = 1000
+        self._lock = locks.rlock()  # guards the members below
+        self._kept: Any = None  # torch_tools.Writes, once an operator of PyTorch runs
+        self._sites: list[Site] = []
 
-    def add(self, tensor: Any, site: Site, name: str, index: int | None, before: int) -> None:
-        """Adds a write, if the version is no longer the one before it."""
-        after = tensor._version
-        if after == before:
-            return
-        try:
-            storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):  # sparse, and wrappers
-            return
-        known = self._of.get(storage._cdata)
-        if known is None:
-            self._forget_dead()
-            known = self._of[storage._cdata] = (StorageWeakRef(storage), [])
-        base = tensor._base
-        view = None if base is None else tuple(tensor.shape)
-        known[1].append(
-            _Written(site, name, index, before, after, view, tuple((tensor if base is None else base).shape))
-        )
-        if len(known[1]) > 2 * KEPT:
-            del known[1][:-KEPT]
+    def watch(self, context: OpContext, written: Sequence[str], *, by_optimizer: bool) -> None:
+        """Notes the operator's writes to these inputs."""
+        site = Site(Place.of(context), tuple(context.op.input_names), by_optimizer)
+        with self._lock:
+            self._kept = self._kept or native.torch_tools.Writes()
+            self._sites.append(site)
+            number = len(self._sites) - 1
+        context.insert_before_op(native.always(self._kept.beginning(number)), inputs=written)
+        context.insert_after_op(native.always(self._kept.ending()), [])
+
+    def take_begun(self) -> Begun | None:
+        """The operator that has begun on this thread, and has not ended. It is forgotten."""
+        begun = None if self._kept is None else self._kept.take_begun()
+        if begun is None:
+            return None
+        site = self._sites[begun[0]]
+        return Begun(site, [(_name(site, *where), tensor) for *where, tensor in begun[1]])
 
     def to(self, storage: int) -> list[Write]:
         """In order."""
-        reference, found = self._of.get(storage, (None, []))
-        return [] if reference is None or reference.expired() else [one.shown() for one in found[-KEPT:]]
+        kept = [] if self._kept is None else self._kept.to(storage)
+        return [self._shown(_Written(*one)) for one in kept]
 
     def alike(self, size: int, expected: int, version: int) -> list[list[Write]]:
         """For each tensor of that number of elements with this version now: the writes after the expected version."""
-        living = (writes for reference, writes in list(self._of.values()) if not reference.expired())
+        kept = [] if self._kept is None else self._kept.all()
+        living = ([_Written(*one) for one in writes] for writes in kept)
         since = ([one for one in writes if one.after > expected] for writes in living)
         return [
-            [one.shown() for one in writes]
+            [self._shown(one) for one in writes]
             for writes in since
             if writes and (math.prod(writes[0].shape), writes[-1].after) == (size, version)
         ]
 
-    def _forget_dead(self) -> None:
-        if len(self._of) < self._grown:
-            return
-        self._of = {address: known for address, known in list(self._of.items()) if not known[0].expired()}
-        self._grown = max(1000, 2 * len(self._of))
+    def _shown(self, one: _Written) -> Write:
+        site = self._sites[one.site]
+        operand = _name(site, one.input, one.member)
+        view = "" if one.view is None else f"a view of shape {tuple(one.view)}"
+        return Write(site.place, operand, view, one.before, one.after, site.by_optimizer, tuple(one.shape))
 
 
-def versions(inputs: Sequence[Any]) -> list[int | None]:
-    """The versions of the tensors among these, also in lists; None for those that have none."""
-    return [version(one) for value in inputs for one in (value if isinstance(value, (list, tuple)) else (value,))]
-
-
-def positions(names: Sequence[str], inputs: Sequence[Any]) -> Iterator[tuple[str, int | None, Any]]:
-    """The same tensors, each with the name of its input, and its place in a list."""
-    for name, value in zip(names, inputs, strict=False):
-        if isinstance(value, (list, tuple)):
-            yield from ((name, index, one) for index, one in enumerate(value))
-        else:
-            yield name, None, value
+def _name(site: Site, position: int, member: int | None) -> str:
+    """Of an input, or of its member."""
+    return site.names[position] if member is None else f"{site.names[position]}[{member}]"
 
 
 def version(value: Any) -> int | None:
