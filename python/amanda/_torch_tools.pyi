@@ -5,7 +5,7 @@ import torch
 import torch.distributed.distributed_c10d
 import typing
 import typing_extensions
-__all__: list[str] = ['CollectiveRecorder', 'FakeQuantizationState', 'FakeQuantizer', 'GradientRecorder', 'GraphNodes', 'MemoryRecorder', 'MovingRange', 'NodeMakers', 'Read', 'Reads', 'StatisticsRecorder', 'Storages', 'UnwrittenMemory', 'Writes', 'are_finite', 'has_tangent', 'output_bytes']
+__all__: list[str] = ['CollectiveRecorder', 'FakeQuantizationState', 'FakeQuantizer', 'GradientRecorder', 'GraphNodes', 'MemoryRecorder', 'MovingRange', 'NodeMakers', 'Read', 'Reads', 'StatisticsRecorder', 'Storages', 'UnwrittenMemory', 'Writes', 'are_finite', 'has_tangent', 'keeps_incoming', 'output_bytes']
 class CollectiveRecorder:
     """Hears of the collectives of torch.distributed."""
     def __init__(self) -> None: ...
@@ -176,5 +176,7 @@ def are_finite(inf: bool, written: collections.abc.Sequence[typing.SupportsInt |
     """A routine for `_core.NativeRoutine`. It declines where an operand has a NaN (with `inf` an infinity, too), or can't be read in C++. `written`: inputs that it reads, too, by position, after an operator that returns nothing."""
 def has_tangent(tensor: torch.Tensor) -> bool:
     """Does the tensor carry another one, of forward-mode differentiation? What it wraps is not asked."""
+def keeps_incoming() -> typing_extensions.CapsuleType:
+    """A routine after AccumulateGrad. It declines where the leaf's gradient may have other elements than the one that came in."""
 def output_bytes() -> typing_extensions.CapsuleType:
     """For `_tools.ProfileRecorder`."""

@@ -3,6 +3,9 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 #include <c10/util/complex.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <array>
 #include <cstring>
@@ -136,6 +139,20 @@ bool are_finite(Values& values, bool inf, const std::vector<size_t>& written, Re
   return true;
 }
 
+bool keeps_incoming(OpCall& call) {
+  const auto node = torch::autograd::get_current_node();
+  const auto* accumulates = dynamic_cast<const torch::autograd::AccumulateGrad*>(node.get());
+  if (!accumulates || torch::autograd::impl::post_acc_grad_hooks(accumulates->variable)) return false;
+  const at::Tensor& kept = accumulates->variable.grad();
+  if (!kept.defined()) return true;
+  const c10::IValue& incoming = operand(call, Side::kInputs, 0);
+  const auto has_memory = [](const at::Tensor& tensor) {
+    return tensor.defined() && is_plain(tensor) && tensor.layout() == c10::kStrided && tensor.has_storage();
+  };
+  return incoming.isTensor() && has_memory(incoming.toTensor()) && has_memory(kept) &&
+         kept.is_alias_of(incoming.toTensor());
+}
+
 void bind_finite(pybind11::module_& m) {
   namespace py = pybind11;
   py::class_<Reads, std::shared_ptr<Reads>>(m, "Reads", "How many results were read, and how many had a tangent.")
@@ -156,6 +173,10 @@ void bind_finite(pybind11::module_& m) {
       "A routine for `_core.NativeRoutine`. It declines where an operand has a NaN (with `inf` an infinity, too), or "
       "can't be read in C++. `written`: inputs that it reads, too, by position, after an operator that returns "
       "nothing.");
+  m.def(
+      "keeps_incoming", [] { return python::capsule_of([](Values& values) { return keeps_incoming(values.call()); }); },
+      "A routine after AccumulateGrad. It declines where the leaf's gradient may have other elements than the one that "
+      "came in.");
 }
 
 }  // namespace amanda::tools::pytorch

@@ -27,4 +27,8 @@ struct Reads {
 /// them. `reads` counts its operands; if it is null, they do not count.
 bool are_finite(Values& values, bool inf, const std::vector<size_t>& written, Reads* reads);
 
+/// After AccumulateGrad: true if the leaf has no gradient, or one in the memory of the incoming gradient, and no hook
+/// that may have changed it.
+bool keeps_incoming(OpCall& call);
+
 }  // namespace amanda::tools::pytorch

@@ -88,7 +88,7 @@ def _climbed(node: Any, users: dict[Any, Any], passes: Callable[[int], bool]) ->
 
 
 def _numbers(began: Sequence[Any]) -> Callable[[int], bool]:
-    """Is there a node with this number behind these tensors, or edges?"""
+    """A predicate: a node with this number is behind these tensors, or edges."""
     if all(isinstance(end, torch.Tensor) for end in began):
         return native.torch_tools.GraphNodes(began).has
     return frozenset(map(_number, nodes_of(began))).__contains__

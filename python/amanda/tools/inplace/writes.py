@@ -83,7 +83,7 @@ class Writes:
 
 
 def _name(site: Site, position: int, member: int | None) -> str:
-    """Of an input, or of its member."""
+    """The name of an input, or of its member."""
     return site.names[position] if member is None else f"{site.names[position]}[{member}]"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from amanda import OpContext
+from amanda.toolkit.native import NativeRoutine, natively
 from amanda.toolkit.skips import Skips
 
 from .finding import Operand
@@ -27,7 +28,12 @@ class LeafGradients:
         """`routine` makes one that is not called for what C++ can read and is finite."""
         given: dict[str, Any] = {"at": at, "waits": waits, "leaf": _name(at)}
         context.insert_before_backward_op(routine(self._on_incoming), grad_outputs=[0], **given)
-        context.insert_after_backward_op(self._on_accumulated, grad_inputs=[], grad_outputs=[0], **given)
+        native = natively(context)
+        # What has come in was read then.
+        accumulated = (
+            NativeRoutine(native.keeps_incoming(), self._on_accumulated) if native is not None else self._on_accumulated
+        )
+        context.insert_after_backward_op(accumulated, grad_inputs=[], grad_outputs=[0], **given)
 
     def _on_incoming(self, gradient: Any, at: At, waits: bool, leaf: str) -> None:
         __tracebackhide__ = True
