@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from amanda._core import Error
-from amanda.cli import program_arguments
+from amanda.cli import misspelt, program_arguments, program_end
 from amanda.cli.command_output import Report, run_and_report
 from amanda.cli.program import Program
 from amanda.core.scope import apply
@@ -44,6 +44,8 @@ class Command(abc.ABC):
                 job = self.begin(given)
             except self.mistakes as error:
                 parser.error(_text_of(error, self.instead))
+            if self.takes_program and (note := misspelt.after_program(parser, given.program)):
+                program_end.tell(note)
             job()
 
         parser.set_defaults(run=run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 
 from amanda.core.near_names import did_you_mean
 
@@ -22,6 +23,23 @@ def hint(parser: argparse.ArgumentParser, message: str) -> str:
         known = (option.removeprefix("--") for option in options(parser))
         return did_you_mean(unknown["given"].removeprefix("--"), known, "--{}")
     return ""
+
+
+def after_program(parser: argparse.ArgumentParser, program: Sequence[str]) -> str:
+    """A note on options of the command that come after a script, which gets them: its text has no such word, and does not
+    read `argv` itself. Empty if there are none."""
+    if not program or not program[0].endswith(".py"):
+        return ""
+    given = dict.fromkeys(argument.partition("=")[0] for argument in program[1:])
+    own = [option for option in given if option in options(parser)]
+    with open(program[0], encoding="utf-8", errors="replace") as script:
+        words = set(re.findall(r"\w+", script.read())) if own else set()
+    unknown = [option for option in own if option.removeprefix("--").replace("-", "_") not in words]
+    if not unknown or "argv" in words:
+        return ""
+    return (
+        f"{parser.prog}: {unknown[0]} comes after {program[0]}, which gets it; options of {parser.prog} come before it"
+    )
 
 
 def options(parser: argparse.ArgumentParser) -> list[str]:

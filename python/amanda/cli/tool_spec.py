@@ -74,6 +74,9 @@ class ToolSpec(NamedTuple):
             return cls(name, place, args, kwargs)
         name = _BY_CLASS.get(place, place)
         if name not in SHIPPED:
+            several = [one.strip() for one in place.split(",")]
+            if len(several) > 1 and all(one in SHIPPED or one in _BY_CLASS for one in several):
+                raise ValueError(f"a tool has a -t of its own: {' '.join(f'-t {one}' for one in several)}")
             meant = did_you_mean(place, [*SHIPPED, *_BY_CLASS]) or ";"
             raise ValueError(
                 f"no tool is named {place!r}{meant} known are {', '.join(sorted(SHIPPED))}; name one of your own as "
@@ -107,7 +110,10 @@ class ToolSpec(NamedTuple):
             known = keywords.options(kind)
             unknown = [name for name in self.kwargs if name not in known]
             meant = did_you_mean(unknown[0], known, "{}=") if unknown else ""
-            raise _Mistake(f"{self.name}: {error}{meant or ';'} it takes {inspect.signature(kind)}") from None
+            takes = inspect.signature(kind).replace(return_annotation=inspect.Signature.empty)
+            raise _Mistake(
+                f"{self.name}: {error}{meant or ';'} it takes {takes if takes.parameters else 'no arguments'}"
+            ) from None
         tool: Tool = kind(*self.args, **self.kwargs)
         _ = tool.name  # raises if super().__init__() was not called
         return tool

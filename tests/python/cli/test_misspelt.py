@@ -32,3 +32,27 @@ def test_a_suggestion(line, meant, capsys):
     assert MISTAKES[line] in text
     assert text.endswith(meant)
     assert ("did you mean" in text) == meant.startswith("did you mean")
+
+
+AFTER = "comes after train.py, which gets it; options of amanda {0} come before it\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "line", "note"),
+    [
+        ("", "profile train.py --by module", "amanda profile: --by " + AFTER.format("profile")),
+        ("", "memory train.py --growth --top=3", "amanda memory: --growth " + AFTER.format("memory")),
+        ("", "profile --by op train.py --epochs 3", ""),
+        ("", "profile --by op train.py", ""),
+        ("# parser.add_argument('--by')", "profile train.py --by module", ""),
+        ("max_events: int = 3", "run -t profile train.py --max-events=4", ""),
+        ("import sys; sys.argv", "profile train.py --by module", ""),
+    ],
+)
+def test_an_option_after_a_script_is_the_script_s(script, line, note, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(f"{script}\nprint('it ran')\n")
+    main(line.split())
+    printed = capsys.readouterr()
+    assert printed.err == note
+    assert printed.out.startswith("it ran")

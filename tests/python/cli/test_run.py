@@ -275,6 +275,8 @@ class Bare(amanda.Tool):
     ("arguments", "message"),
     [
         ((), "expected a tool: -t profile"),
+        (("-t", "profile,flops"), "a tool has a -t of its own: -t profile -t flops"),
+        (("-t", "statistics(by=3)"), "statistics: got an unexpected keyword argument 'by'; it takes no arguments"),
         (("-t", "profil"), "no tool is named 'profil'; did you mean 'profile'? known are activation_pruning, "),
         (
             ("-t", "profile(skp=1)"),
