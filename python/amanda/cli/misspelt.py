@@ -26,8 +26,8 @@ def hint(parser: argparse.ArgumentParser, message: str) -> str:
 
 
 def after_program(parser: argparse.ArgumentParser, program: Sequence[str]) -> str:
-    """A note on options of the command that come after a script, which gets them: its text has no such word, and does not
-    read `argv` itself. Empty if there are none."""
+    """A note on options of the command that come after a script, which gets them. Empty if there are none, or if the script
+    may expect them: it has the word, or reads `argv` itself."""
     if not program or not program[0].endswith(".py"):
         return ""
     given = dict.fromkeys(argument.partition("=")[0] for argument in program[1:])

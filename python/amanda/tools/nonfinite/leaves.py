@@ -29,7 +29,7 @@ class LeafGradients:
         given: dict[str, Any] = {"at": at, "waits": waits, "leaf": _name(at)}
         context.insert_before_backward_op(routine(self._on_incoming), grad_outputs=[0], **given)
         native = natively(context)
-        # What has come in was read then.
+        # The gradient that came in was read then.
         accumulated = (
             NativeRoutine(native.keeps_incoming(), self._on_accumulated) if native is not None else self._on_accumulated
         )
