@@ -16,6 +16,7 @@ from amanda.drivers.torch_compile.lower.tap_nodes import NO_SLOT, Planned, TapNo
 from amanda.drivers.torch_compile.program import aliasing
 from amanda.drivers.torch_compile.program.calls import Call
 from amanda.drivers.torch_compile.program.program import Program, member_of, private_copies, publish
+from amanda.drivers.torch_compile.program.symbols import is_float
 from amanda.drivers.torch_compile.view import attach
 from amanda.drivers.torch_compile.view.graph_site import Shown
 
@@ -85,7 +86,7 @@ class OperatorNodes:
             inlined = traceable.inline(self._nodes.graph, tap, shown, inputs, outputs, self._nodes.constant)
             if inlined is not None:
                 return inlined
-        values = Values()
+        values = Values(self._nodes.graph)
         chosen = self._chosen(point, taps, inputs, outputs, values)
         if not tap.differentiable or not self._edited(point, taps, chosen):  # an unused result's node is removed
             return self._edge(point, taps, [], inputs, outputs)
@@ -102,7 +103,7 @@ class OperatorNodes:
         outputs: Sequence[Any],
     ) -> Sequence[Any]:
         own = inputs if point == "before" else outputs
-        values = Values()
+        values = Values(self._nodes.graph)
         chosen = self._chosen(point, taps, inputs, outputs, values)
         edits = any(tap.kind != "observe" for tap in taps)
         edited = self._edited(point, taps, chosen) if edits else []
@@ -142,8 +143,11 @@ class OperatorNodes:
         ]
 
     def _can_replace(self, point: str, position: int) -> bool:
-        """False if the operator writes to its argument, although its schema says that it reads it only."""
-        return point == "after" or position not in aliasing.undeclared_writes(self._call)
+        """False if the operator writes to its argument, although its schema says that it reads it only, or if that is a
+        number."""
+        if point == "after":
+            return True
+        return position not in aliasing.undeclared_writes(self._call) and not is_float(self._call.fakes[position])
 
     def _chosen(
         self, point: str, taps: list[_core.Tap], inputs: Sequence[Any], outputs: Sequence[Any], values: Values
@@ -253,7 +257,7 @@ class OperatorNodes:
             inlined = traceable.inline(self._nodes.graph, taps[0], shown, inputs, (), self._nodes.constant)
             if inlined is not None:
                 return inlined
-        call, values = self._call, Values()
+        call, values = self._call, Values(self._nodes.graph)
         operands = [values.add(value, example) for value, example in zip(inputs, call.fakes, strict=True)]
         results, examples = self._results(len(values.tensors))
         forms: list[Any] = [(None, [])] * len(values.tensors) + [layout.form_of(example) for example in examples]

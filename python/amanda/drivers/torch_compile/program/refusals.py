@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from amanda import _core
-from amanda.drivers.torch_compile.program import aliasing
+from amanda.drivers.torch_compile.program import aliasing, symbols
 from amanda.drivers.torch_compile.program.calls import Call, Ref
 
 _VIEW = "and a value put in its place would no longer share memory with "
@@ -41,7 +41,7 @@ class Refusal:
             return None
         if not _is_tensors(call.fakes[position]):
             return f"it is {_described(call.fakes[position])}, which is fixed when the program is compiled"
-        if not _has_ref(call.args[position]):
+        if not _has_ref(call.args[position]) or symbols.is_number(call.fakes[position]):
             return "it is a number, which is fixed when the program is compiled"
         if position in aliasing.undeclared_writes(call):
             return "the operator writes to it although its schema calls it read-only"
@@ -56,6 +56,8 @@ class Refusal:
     def _result(self, point: str, position: int) -> str | None:
         call = self._call
         if _changes_metadata(call):
+        if point == "replace" and any(isinstance(value, torch.SymFloat) for value in call.fakes):
+            return "one of its operands is a number that is no integer, and known only when the program runs"
             return "it changes its tensor's shape or storage in place; no other value can replace its result"
         if call.result_is_view:
             return f"its result is a view, {_VIEW}the operator's input{_NO_ALLOW_VIEW}"
