@@ -139,11 +139,23 @@ class OperatorNodes:
         after = [made[i] if i in edited or i in watched else tensor for i, tensor in enumerate(values.tensors)]
         return [
             layout.put(value, chosen.get((point, i)) if self._can_replace(point, i) else None, after)
+        after = self._without_gradients(after, values, edited)
             for i, value in enumerate(own)
         ]
 
     def _can_replace(self, point: str, position: int) -> bool:
         """False if the operator writes to its argument, although its schema says that it reads it only, or if that is a
+    def _without_gradients(self, made: Sequence[fx.Node], values: Values, edited: Sequence[int]) -> list[fx.Node]:
+        """The results of a node, where those that are edited require a gradient only if the values do: the backward of the
+        operator may not compile, or take its time, with another gradient to compute."""
+        if not any(example.requires_grad for example in values.examples):
+            return list(made)
+        detach = torch.ops.aten.detach.default
+        return [
+            self._nodes.graph.call_function(detach, (node,)) if i in edited and not example.requires_grad else node
+            for i, (node, example) in enumerate(zip(made, values.examples, strict=True))
+        ]
+
         number."""
         if point == "after":
             return True
@@ -209,6 +221,7 @@ class OperatorNodes:
         made = self._nodes.edge(self._call, values, self._run, slot, True, edited, NO_SLOT, True, [], False)
         return [layout.put(value, chosen.get(("after", i)), made) for i, value in enumerate(results)]
 
+        made = self._without_gradients(made, values, edited)
     def _watch(
         self,
         point: str,

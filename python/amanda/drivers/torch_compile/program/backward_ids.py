@@ -12,9 +12,9 @@ def form_of(node: Any, before: Iterable[Any]) -> tuple[int, int]:
     """The features that distinguish a node from others of its operator: its number among them, and the numbers of
     gradients that it takes and returns.
 
-    Arguments: before: the operator's inputs.
+    Arguments: before: the nodes of the operator's inputs.
     """
-    own = {known.grad_fn for known in before if known.grad_fn is not None}
+    own = set(before)
     made, left = {node}, [node]
     while left:
         for following, _ in left.pop().next_functions:

@@ -174,7 +174,7 @@ class GraphRun:
         node = facts.backward_of(seen)
         if node is not None:
             call.backward = str(node.name()).removeprefix("torch::autograd::")
-            call.backward_form = backward_ids.form_of(node, tensors_in(seen.inputs))
+            call.backward_form = backward_ids.form_of(node, map(fakes.node_of, tensors_in(seen.inputs)))
         call.unseen = facts.unshowable(seen) or untraced
         return call
 
