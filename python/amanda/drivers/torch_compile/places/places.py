@@ -15,7 +15,8 @@ from amanda.drivers.torch.identity import call_path
 from amanda.drivers.torch_compile import port
 from amanda.drivers.torch_compile.places import capture
 from amanda.drivers.torch_compile.places.instances import Instance
-from amanda.drivers.torch_compile.program.calls import Call, Origin
+from amanda.drivers.torch_compile.program import backward_ids
+from amanda.drivers.torch_compile.program.calls import Call, FunctionOp, Origin
 
 Place = call_path.Identity
 
@@ -75,5 +76,7 @@ def _module_of_file(path: str) -> str:
 
 
 @functools.cache
-def _name_hash(op: port.OpOverload) -> int:
+def _name_hash(op: port.OpOverload | FunctionOp) -> int:
+    if isinstance(op, FunctionOp):
+        return backward_ids.hash_of_function(op)
     return _torch.name_hash(op._schema.name, op._schema.overload_name)

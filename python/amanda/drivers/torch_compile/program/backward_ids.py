@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from amanda.drivers.torch_compile.program.calls import FunctionOp
+
 _BITS = (1 << 64) - 1
 
 
@@ -32,6 +34,11 @@ def _is_numbered(node: Any) -> bool:
 def id_of(forward: int, name: str, form: Sequence[int]) -> int:
     number, gradients = form
     return _mix(_mix(_mix(forward, number), _fnv1a(name)), gradients) | 1
+
+
+def hash_of_function(op: FunctionOp) -> int:
+    """The part of ids that names the operator: see drivers/torch/base/op_types.cpp."""
+    return _fnv1a(f"{op._schema.name}.{op._schema.overload_name}{op._schema}")
 
 
 def _mix(hash: int, value: int) -> int:

@@ -12,6 +12,7 @@ from amanda.drivers.torch_compile.program.calls import Call, Ref
 
 _VIEW = "and a value put in its place would no longer share memory with "
 _NO_ALLOW_VIEW = " (allow_view=True has no effect on compiled code)"
+_FUNCTION = "it is the backward of a torch.autograd.Function, which is a part of the compiled code"
 
 
 class Refusal:
@@ -55,9 +56,9 @@ class Refusal:
 
     def _result(self, point: str, position: int) -> str | None:
         call = self._call
-        if _changes_metadata(call):
         if point == "replace" and any(isinstance(value, torch.SymFloat) for value in call.fakes):
             return "one of its operands is a number that is no integer, and known only when the program runs"
+        if _changes_metadata(call):
             return "it changes its tensor's shape or storage in place; no other value can replace its result"
         if call.result_is_view:
             return f"its result is a view, {_VIEW}the operator's input{_NO_ALLOW_VIEW}"
@@ -71,7 +72,7 @@ class Refusal:
 
     def _backward(self, point: str, position: int) -> str | None:
         if point == "replace":
-            return None
+            return _FUNCTION if self._call.is_function else None
         positions = self._call.differentiable[0 if point == "after" else 1]
         return None if position in positions else "there is no gradient at this position"
 
