@@ -60,6 +60,9 @@ class Places:
     def _operand(self, origin: Origin) -> tuple[int, Any, bool]:
         tensor = origin.tensor
         counts = isinstance(tensor, torch.nn.Parameter)
+        base = None if counts or hasattr(tensor, port.STATIC_INPUT) else tensor._base
+        if base is not None:  # a view that the graph gets: PyTorch calls some of these leaves
+            return origin.position, base, isinstance(base, torch.nn.Parameter)
         if not counts and not origin.is_view:
             counts = tensor.requires_grad and tensor.grad_fn is None
         return origin.position, tensor, counts

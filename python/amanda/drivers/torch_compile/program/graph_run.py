@@ -192,7 +192,7 @@ class GraphRun:
             for candidate, is_view in ((tensor, False), (tensor._base, True)):
                 real = self._tensors.get(id(candidate)) if candidate is not None else None
                 if real is not None:
-                    if id(real) in self._state or (real.requires_grad and real.is_leaf):
+                    if id(real) in self._state or _is_in_ids(real):
                         yield Origin(position, real, is_view)
                     break
 
@@ -246,6 +246,10 @@ class GraphRun:
             self.unseen.append((call.name, reason))
             if call.backward:
                 self.unseen.append((f"autograd::{call.backward}", reason))
+
+
+def _is_in_ids(tensor: torch.Tensor) -> bool:
+    return (tensor.requires_grad and tensor.is_leaf) or isinstance(tensor._base, torch.nn.Parameter)
 
 
 def _attribute(gm: fx.GraphModule, target: Any) -> Any:
