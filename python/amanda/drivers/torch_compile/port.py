@@ -103,6 +103,7 @@ def _not_compiled(reason: str, **strategy: Any) -> Any:
 # ---- operators and fake tensors --------------------------------------------------------------------------------------
 
 OpOverload = _get("torch._ops", "OpOverload")
+parse_schema = _get("torch._C", "parse_schema")
 HigherOrderOperator = _get("torch._ops", "HigherOrderOperator")
 FakeTensor = _get("torch._subclasses.fake_tensor", "FakeTensor")
 FakeTensorMode = _get("torch._subclasses.fake_tensor", "FakeTensorMode")
@@ -167,6 +168,9 @@ names.attributes("torch._guards", "Source", "guard_source", "name")
 REGION_MODULE = "torch._higher_order_ops.invoke_subgraph"
 RUN_REGION = _get(REGION_MODULE, "invoke_subgraph_placeholder.__code__")
 CALL_FUNCTION = _method(f"{_VARIABLES}.misc", "AutogradFunctionVariable", "call_apply")
+names.attributes(f"{_VARIABLES}.misc", "AutogradFunctionVariable", "fn_cls")
+names.attributes("torch._dynamo.output_graph", "SubgraphTracer", "lifted_freevars")
+TensorVariable = _get(f"{_VARIABLES}.tensor", "TensorVariable")
 FUNCTION_MODULE = "torch.autograd.function"
 # The code that calls the forward of a torch.autograd.Function in eager mode; None if it is not Python.
 APPLY = names.find(FUNCTION_MODULE, "Function.apply.__code__")

@@ -81,7 +81,13 @@ def test_the_backward_of_the_program_s_own_functions_is_named():
     _, recorded = record(lambda x: Double.apply(x) + 1, torch.rand(3, requires_grad=True), rewrite=False)
     assert compiled_operators(recorded) == ["aten::sin", "aten::mul.Tensor", "aten::add.Tensor"]
     inside = "it is in the backward of a torch.autograd.Function, of which a backward operator is made"
-    assert set(recorded.unseen) == {("aten::cos", inside), ("aten::mul", inside)}
+    # Its name and its arguments are noted where tools are in force, and not in this test.
+    unknown = "the driver does not know which operands of the compiled code are its arguments"
+    assert set(recorded.unseen) == {
+        ("aten::cos", inside),
+        ("aten::mul", inside),
+        ("autograd::FunctionBackward", unknown),
+    }
 
 
 def test_operators_of_a_region_that_is_compiled_once_for_all_layers():

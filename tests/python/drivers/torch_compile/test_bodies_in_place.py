@@ -99,8 +99,14 @@ PROGRAMS = [
     made,
 ]
 
-#: Operators of those that do not multiply. Two may run without tools, after a warning.
-INSIDE = {views: {"transpose"}, filled: {"copy_"}, made: {"arange", "full", "ones"}, indexed: {"sum"}, split: {"sum"}}
+#: Operators that are shown, of those programs that do not multiply or do more.
+INSIDE = {
+    views: {"transpose"},
+    filled: {"copy_"},
+    made: {"arange", "full", "ones"},
+    indexed: {"mul", "gt", "index_put_"},
+    split: {"mul", "add_", "mul_"},
+}
 
 
 class Through(torch.autograd.Function):

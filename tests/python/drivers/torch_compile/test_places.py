@@ -294,6 +294,35 @@ class Breaking(Net):
         return x.cos()
 
 
+def parameter_with_a_view():
+    return nn.Parameter(torch.linspace(-1, 1, 8))
+
+
+LEAVES = {
+    "leaf": lambda: torch.linspace(-1, 1, 4).clone().requires_grad_(),
+    "leaf that is a view": lambda: torch.linspace(-1, 1, 8).reshape(2, 4).requires_grad_(),
+    "leaf that is a slice": lambda: torch.linspace(-1, 1, 8)[2:6].requires_grad_(),
+    "leaf of a leaf's memory": lambda: torch.linspace(-1, 1, 8).requires_grad_().detach()[:4].requires_grad_(),
+    "parameter": lambda: nn.Parameter(torch.linspace(-1, 1, 4)),
+    "parameter of a view": lambda: nn.Parameter(torch.linspace(-1, 1, 8).reshape(2, 4)[0]),
+    "view of a parameter": lambda: parameter_with_a_view()[:4],
+    "view of a view of a parameter": lambda: parameter_with_a_view().reshape(2, 4)[1],
+    "no leaf": lambda: parameter_with_a_view()[:4] * 1,
+    "without a gradient": lambda: torch.linspace(-1, 1, 8).reshape(2, 4),
+}
+
+
+@pytest.mark.parametrize("make", LEAVES.values(), ids=LEAVES)
+def test_a_tensor_is_identified_by_that_behind_it(make):
+    def function(x, w):
+        def inner(x):
+            return (x * w.reshape(w.shape)).sin() * w[..., :1]
+
+        return (x + w).cos() + checkpoint(inner, x, use_reentrant=False)
+
+    check(function, X.clone().requires_grad_(), make())
+
+
 def test_functions_that_graph_breaks_split_count_as_one():
     check(run, Breaking(), X, graphs=4)
 

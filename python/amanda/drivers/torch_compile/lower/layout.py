@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from amanda.drivers.torch_compile.program.symbols import is_number
+from amanda.drivers.torch_compile.program.symbols import is_float, is_number
 
 #: An operand for amanda._torch_compile.Slot: None, ("tensor", number), ("number", number), ("constant", value), or a list
 #: of these.
@@ -17,9 +17,10 @@ Layout = Any
 
 class Values:
     """The operands of a node: tensors and numbers, in the order in which they are added. An operand that is added again
-    keeps its place."""
+    keeps its place. `graph`: the node's, at whose end it will be added."""
 
-    def __init__(self) -> None:
+    def __init__(self, graph: fx.Graph) -> None:
+        self._graph = graph
         self.tensors: list[fx.Node] = []
         self.numbers: list[Any] = []
         self.examples: list[torch.Tensor] = []  # of the tensors
@@ -32,14 +33,25 @@ class Values:
             self.tensors.append(value)
             self.examples.append(example)
             return "tensor", len(self.tensors) - 1
+        if isinstance(value, fx.Node) and is_float(example):
+            return self._add_float(value)
         if isinstance(value, fx.Node):
             if not isinstance(example, int | torch.SymInt) and not is_number(example):
                 raise NotImplementedError(f"an operand is a {type(example).__name__} that is known only at run time")
             self.numbers.append(value)
             return "number", len(self.numbers) - 1
         if isinstance(value, tuple | list) and _has_node(value):
+            if any(map(is_float, example)):
+                raise NotImplementedError("an operand is a list of numbers, of which one is known only at run time")
             return [self.add(one, each) for one, each in zip(value, example, strict=True)]
         return None if value is None else ("constant", list(value) if isinstance(value, tuple) else value)
+
+    def _add_float(self, value: fx.Node) -> Layout:
+        """As a tensor: the numbers of a node are integers."""
+        made = torch.ops.aten.scalar_tensor.default
+        self.tensors.append(self._graph.call_function(made, (value,), {"dtype": torch.float64}))
+        self.examples.append(torch.empty((), dtype=torch.float64))
+        return "tensor", len(self.tensors) - 1
 
 
 def _has_node(value: Any) -> bool:

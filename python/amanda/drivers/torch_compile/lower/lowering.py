@@ -16,7 +16,7 @@ from amanda.drivers.torch_compile.lower.operator_nodes import OperatorNodes
 from amanda.drivers.torch_compile.lower.tap_nodes import Planned, TapNodes
 from amanda.drivers.torch_compile.program import bodies, copies
 from amanda.drivers.torch_compile.program.calls import Call
-from amanda.drivers.torch_compile.program.program import Program
+from amanda.drivers.torch_compile.program.program import Program, member_of
 from amanda.drivers.torch_compile.view.graph_site import Plans
 
 
@@ -148,7 +148,10 @@ class _GraphCopy:
         lowering = self._lowering
         if node.op == "output":
             return self._output(node)
-        if any(call in lowering.planned for call in lowering.program.calls_of(node)):
+        planned = any(call in lowering.planned for call in lowering.program.calls_of(node))
+        if planned and bodies.is_function(node):
+            return self._function(node)
+        if planned:
             value = lowering.program.as_nodes(self.graph, node, self._env, self._emit)
             if self._is_body:  # or gradients of one tensor would be added in another order
                 self._env |= dict.fromkeys(lowering.program.same_as(node), value)
@@ -171,6 +174,22 @@ class _GraphCopy:
             if any(call in planned and planned[call].has_backward for call in copied.get(each, ())):
                 own[each] = self.graph.call_function(torch.ops.aten.clone.default, (self._env[each],))
         return self.graph.node_copy(node, own.__getitem__)
+
+    def _function(self, node: fx.Node) -> Any:
+        """A `torch.autograd.Function`, with taps on the gradients of its arguments and results."""
+        (call,) = self._lowering.program.calls_of(node)
+        refs = [ref.node for ref in call.args or ()]
+
+        def apply(inputs: Sequence[Any]) -> Sequence[Any]:
+            own = dict(self._env)
+            self._env |= dict(zip(refs, inputs, strict=True))
+            found = self._lowering.bodies_with_taps(node)
+            made = self._with_bodies(node, found) if found else self._copied(node)
+            self._env = own
+            return [member_of(self.graph, made, i) for i in range(len(call.outputs))]
+
+        nodes = OperatorNodes(self._nodes, self._lowering.program, call, self._lowering.planned[call])
+        return tuple(nodes.emit(tuple(self._env[each] for each in refs), apply))
 
     def _with_bodies(self, node: fx.Node, found: list[bodies.Body]) -> fx.Node:
         # A backward graph that computes its forward graph again gets the execution that it belongs to.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from amanda.drivers.torch_compile.lower.tap_nodes import NO_SLOT, Planned, TapNo
 from amanda.drivers.torch_compile.program import aliasing
 from amanda.drivers.torch_compile.program.calls import Call
 from amanda.drivers.torch_compile.program.program import Program, member_of, private_copies, publish
+from amanda.drivers.torch_compile.program.symbols import is_float
 from amanda.drivers.torch_compile.view import attach
 from amanda.drivers.torch_compile.view.graph_site import Shown
 
@@ -29,15 +30,17 @@ class OperatorNodes:
         self._operators: dict[bool, _torch_compile.Operator] = {}
         self._late: list[tuple[int, Values]] = []  # slots that run before the operator, with their values
 
-    def emit(self, args: tuple[Any, ...]) -> Sequence[Any]:
-        """Returns what stands for its results."""
+    def emit(self, args: tuple[Any, ...], run: Callable[[Sequence[Any]], Sequence[Any]] | None = None) -> Sequence[Any]:
+        """Returns what stands for its results. `run`: adds the operator itself, if it is not one of the dispatcher's."""
         call, planned = self._call, self._planned
         replaces = self._nodes.is_body or not planned.only_looks
         in_place = replaces and any(written is not None for written in call.result_is)
         inputs: Sequence[Any] = self._before(self._members(args, call.fakes))
         if in_place:
             inputs = private_copies(self._nodes.graph, call, tuple(inputs))
-        results = self._replaced(inputs) or self._program.emit_call(self._nodes.graph, call, tuple(inputs))
+        results = self._replaced(inputs) or (
+            run(inputs) if run else self._program.emit_call(self._nodes.graph, call, tuple(inputs))
+        )
         results = self._after(inputs, self._members(results, call.outputs))
         return publish(self._nodes.graph, call, args, results) if in_place else results
 
@@ -85,7 +88,7 @@ class OperatorNodes:
             inlined = traceable.inline(self._nodes.graph, tap, shown, inputs, outputs, self._nodes.constant)
             if inlined is not None:
                 return inlined
-        values = Values()
+        values = Values(self._nodes.graph)
         chosen = self._chosen(point, taps, inputs, outputs, values)
         if not tap.differentiable or not self._edited(point, taps, chosen):  # an unused result's node is removed
             return self._edge(point, taps, [], inputs, outputs)
@@ -102,7 +105,7 @@ class OperatorNodes:
         outputs: Sequence[Any],
     ) -> Sequence[Any]:
         own = inputs if point == "before" else outputs
-        values = Values()
+        values = Values(self._nodes.graph)
         chosen = self._chosen(point, taps, inputs, outputs, values)
         edits = any(tap.kind != "observe" for tap in taps)
         edited = self._edited(point, taps, chosen) if edits else []
@@ -136,14 +139,29 @@ class OperatorNodes:
         )
         # The node's results require a gradient, also those that are as they were, such as running statistics.
         after = [made[i] if i in edited or i in watched else tensor for i, tensor in enumerate(values.tensors)]
+        after = self._without_gradients(after, values, edited)
         return [
             layout.put(value, chosen.get((point, i)) if self._can_replace(point, i) else None, after)
             for i, value in enumerate(own)
         ]
 
+    def _without_gradients(self, made: Sequence[fx.Node], values: Values, edited: Sequence[int]) -> list[fx.Node]:
+        """The results of a node, where those that are edited require a gradient only if the values do: the backward of the
+        operator may not compile, or take its time, with another gradient to compute."""
+        if not any(example.requires_grad for example in values.examples):
+            return list(made)
+        detach = torch.ops.aten.detach.default
+        return [
+            self._nodes.graph.call_function(detach, (node,)) if i in edited and not example.requires_grad else node
+            for i, (node, example) in enumerate(zip(made, values.examples, strict=True))
+        ]
+
     def _can_replace(self, point: str, position: int) -> bool:
-        """False if the operator writes to its argument, although its schema says that it reads it only."""
-        return point == "after" or position not in aliasing.undeclared_writes(self._call)
+        """False if the operator writes to its argument, although its schema says that it reads it only, or if that is a
+        number."""
+        if point == "after":
+            return True
+        return position not in aliasing.undeclared_writes(self._call) and not is_float(self._call.fakes[position])
 
     def _chosen(
         self, point: str, taps: list[_core.Tap], inputs: Sequence[Any], outputs: Sequence[Any], values: Values
@@ -203,6 +221,7 @@ class OperatorNodes:
         self._anchor("after", results, chosen, values)
         edited = list(range(len(values.tensors)))
         made = self._nodes.edge(self._call, values, self._run, slot, True, edited, NO_SLOT, True, [], False)
+        made = self._without_gradients(made, values, edited)
         return [layout.put(value, chosen.get(("after", i)), made) for i, value in enumerate(results)]
 
     def _watch(
@@ -253,7 +272,7 @@ class OperatorNodes:
             inlined = traceable.inline(self._nodes.graph, taps[0], shown, inputs, (), self._nodes.constant)
             if inlined is not None:
                 return inlined
-        call, values = self._call, Values()
+        call, values = self._call, Values(self._nodes.graph)
         operands = [values.add(value, example) for value, example in zip(inputs, call.fakes, strict=True)]
         results, examples = self._results(len(values.tensors))
         forms: list[Any] = [(None, [])] * len(values.tensors) + [layout.form_of(example) for example in examples]
@@ -319,8 +338,7 @@ class OperatorNodes:
             attach.COMPILE.name_space,
             shown.type if shown.is_backward == is_backward else attach.intern(call.op),
             shown.id if shown.is_backward == is_backward else shown.place.id,
-            call.op._schema.name,
-            call.op._schema.overload_name,
+            *operators.schema_of(call),
             module_path=shown.place.module_path,
             source=shown.place.source,
             refuse=shown.refuse if shown.is_backward == is_backward else None,

@@ -12,6 +12,7 @@ from amanda import _core
 from amanda.core import scope
 from amanda.drivers.torch_compile import port
 from amanda.drivers.torch_compile.lower.layout import Layout
+from amanda.drivers.torch_compile.program.calls import Call
 from amanda.drivers.torch_compile.program.symbols import is_number, number_of
 
 LOOK = torch.ops.amanda.look_v1.default
@@ -77,6 +78,13 @@ def name_original(op: port.OpOverload, inputs: list[Layout]) -> str:
     name = f"{op}{inputs}"
     _originals[name] = op, inputs
     return name
+
+
+def schema_of(call: Call) -> tuple[str, str]:
+    """The name and the overload of the dispatcher's operator whose schema describes the operands. A function has none: its
+    backward operator has gradients only, for which the schema says nothing."""
+    schema = EDGE._schema if call.is_function else call.op._schema
+    return schema.name, schema.overload_name
 
 
 def _run(

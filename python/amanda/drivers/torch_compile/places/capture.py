@@ -20,6 +20,7 @@ from amanda.driver.identity import frames
 from amanda.drivers.torch import port as torch_port
 from amanda.drivers.torch.identity import call_path
 from amanda.drivers.torch_compile import port
+from amanda.drivers.torch_compile.places.applied import Application, Applied
 
 
 class Module:
@@ -49,8 +50,8 @@ class Traced(NamedTuple):
 class _Steps:
     """Among what Dynamo notes of a node, which copies of the node have, too; not in what is saved of it."""
 
-    def __init__(self, steps: tuple[Traced, ...]) -> None:
-        self.steps = steps
+    def __init__(self, steps: tuple[Traced, ...], applied: Applied | None = None) -> None:
+        self.steps, self.applied = steps, applied
 
     def __deepcopy__(self, memo: object) -> _Steps:
         return self
@@ -65,6 +66,8 @@ _NONE = _Steps(())
 # a flag. The step is None if it does not count. The flag is true if it is a step only where `Module.__call__` runs. One
 # thread traces at a time.
 _calls: list[tuple[Any, Traced | None, bool]] = []
+# The functions of the program's that are applied, innermost last.
+_applications: list[Application] = []
 # The generators that run, and the frames that have resumed them. Dynamo mistakes the frames that have made them for
 # their callers.
 _resumed: list[tuple[Any, Any]] = []
@@ -77,6 +80,12 @@ def place_data(node: fx.Node) -> tuple[Traced, ...]:
     added the node by itself."""
     found: _Steps = node.meta.get(_KEY, _NONE)
     return found.steps
+
+
+def applied_by(node: fx.Node) -> Applied | None:
+    """The `torch.autograd.Function` that a node applies; None if it does something else, or this is not known."""
+    found: _Steps = node.meta.get(_KEY, _NONE)
+    return found.applied
 
 
 @contextlib.contextmanager
@@ -127,7 +136,8 @@ def _noting_nodes(create: Any) -> Any:
     def create_node(self: Any, kind: str, *args: Any, **kwargs: Any) -> Any:
         node = create(self, kind, *args, **kwargs)
         if kind.startswith("call"):
-            node.meta[_KEY] = _Steps(_steps(self.output_graph.current_tx))
+            applied = _applications[-1].by(self, node) if _applications else None
+            node.meta[_KEY] = _Steps(_steps(self.output_graph.current_tx), applied)
         return node
 
     return create_node
@@ -156,9 +166,20 @@ def _noting_regions(call: Any) -> Any:
 
 def _noting_functions(call: Any) -> Any:
     apply = port.APPLY
-    if apply is None:
-        return call
-    return _noting(call, Traced(apply, _returned_calls(apply)[0], port.FUNCTION_MODULE))
+    step = None if apply is None else Traced(apply, _returned_calls(apply)[0], port.FUNCTION_MODULE)
+
+    def call_apply(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        application = Application(self.fn_cls.__name__, [*args, *kwargs.values()])
+        _applications.append(application)
+        try:
+            with _calling(tx, step) if step else contextlib.nullcontext():
+                result = call(self, tx, args, kwargs)
+        finally:
+            _applications.pop()
+        application.end(result)
+        return result
+
+    return call_apply
 
 
 def _noting(call: Any, step: Traced) -> Any:

@@ -41,7 +41,10 @@ def of(program: Program, places: Places) -> Iterator[None]:
     """While analyses of the program run."""
     outer = _here.known
     _here.known = {
-        id(symbol): Origin(places.place_of(call).id) for call in program.calls for symbol in _symbols(call.outputs)
+        id(symbol): Origin(places.place_of(call).id)
+        for call in program.calls
+        if not call.is_function
+        for symbol in _symbols(call.outputs)
     }
     try:
         yield

@@ -15,7 +15,8 @@ from amanda.drivers.torch.identity import call_path
 from amanda.drivers.torch_compile import port
 from amanda.drivers.torch_compile.places import capture
 from amanda.drivers.torch_compile.places.instances import Instance
-from amanda.drivers.torch_compile.program.calls import Call, Origin
+from amanda.drivers.torch_compile.program import backward_ids
+from amanda.drivers.torch_compile.program.calls import Call, FunctionOp, Origin
 
 Place = call_path.Identity
 
@@ -59,6 +60,9 @@ class Places:
     def _operand(self, origin: Origin) -> tuple[int, Any, bool]:
         tensor = origin.tensor
         counts = isinstance(tensor, torch.nn.Parameter)
+        base = None if counts or hasattr(tensor, port.STATIC_INPUT) else tensor._base
+        if base is not None:  # a view that the graph gets: PyTorch calls some of these leaves
+            return origin.position, base, isinstance(base, torch.nn.Parameter)
         if not counts and not origin.is_view:
             counts = tensor.requires_grad and tensor.grad_fn is None
         return origin.position, tensor, counts
@@ -75,5 +79,7 @@ def _module_of_file(path: str) -> str:
 
 
 @functools.cache
-def _name_hash(op: port.OpOverload) -> int:
+def _name_hash(op: port.OpOverload | FunctionOp) -> int:
+    if isinstance(op, FunctionOp):
+        return backward_ids.hash_of_function(op)
     return _torch.name_hash(op._schema.name, op._schema.overload_name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from amanda.drivers.torch_compile.program.calls import FunctionOp
+
 _BITS = (1 << 64) - 1
 
 
@@ -12,9 +14,9 @@ def form_of(node: Any, before: Iterable[Any]) -> tuple[int, int]:
     """The features that distinguish a node from others of its operator: its number among them, and the numbers of
     gradients that it takes and returns.
 
-    Arguments: before: the operator's inputs.
+    Arguments: before: the nodes of the operator's inputs.
     """
-    own = {known.grad_fn for known in before if known.grad_fn is not None}
+    own = set(before)
     made, left = {node}, [node]
     while left:
         for following, _ in left.pop().next_functions:
@@ -32,6 +34,11 @@ def _is_numbered(node: Any) -> bool:
 def id_of(forward: int, name: str, form: Sequence[int]) -> int:
     number, gradients = form
     return _mix(_mix(_mix(forward, number), _fnv1a(name)), gradients) | 1
+
+
+def hash_of_function(op: FunctionOp) -> int:
+    """The part of ids that names the operator: see drivers/torch/base/op_types.cpp."""
+    return _fnv1a(f"{op._schema.name}.{op._schema.overload_name}{op._schema}")
 
 
 def _mix(hash: int, value: int) -> int:

@@ -79,14 +79,10 @@ def unseen(gm: fx.GraphModule, body: Body) -> str:
 
 
 def _is_known_function(gm: fx.GraphModule, body: Body) -> bool:
-    """True if the forward graph gets the operands, and nothing else; it writes to none of them."""
+    """True if the forward graph gets the operands, and nothing else."""
     placeholders = [each for each in body.gm.graph.nodes if each.op == "placeholder"]
     named = body.node.kwargs
-    return (
-        "saved_for_backward_idx" in named
-        and not named.get("dirty_idx")
-        and len(body.node.args) - 2 == len(placeholders)
-    )
+    return "saved_for_backward_idx" in named and len(body.node.args) - 2 == len(placeholders)
 
 
 def _is_graph(gm: fx.GraphModule, node: fx.Node) -> bool:

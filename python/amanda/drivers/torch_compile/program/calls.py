@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from types import CodeType
 from typing import Any
 
@@ -39,16 +40,28 @@ class Origin:
     is_view: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class FunctionOp:
+    """A `torch.autograd.Function`, as the operator that has a backward operator: the dispatcher does not know it."""
+
+    name: str
+    tags: tuple[Any, ...] = ()
+
+    @functools.cached_property
+    def _schema(self) -> Any:
+        return port.parse_schema(f"autograd::{self.name}(...) -> ...")
+
+
 @dataclasses.dataclass(eq=False, slots=True)
 class Call:
-    """An operator, as eager mode shows it: an outermost call of the dispatcher.
+    """An operator, as eager mode shows it: an outermost call of the dispatcher, or a `torch.autograd.Function`.
 
     Results come by schema position, as `outputs`; so do `args` and `inputs`.
     """
 
     node: fx.Node
     index: int  # among the calls of its node
-    op: port.OpOverload
+    op: port.OpOverload  # or a FunctionOp
     #: Refs for tensors and for numbers that are symbols, Constants, lists of them, and plain values. None if one could
     #: not be traced to a symbol; `unseen` says which.
     args: tuple[Any, ...] | None
@@ -86,6 +99,12 @@ class Call:
     unseen: str = ""
     #: The reason why tools cannot be shown its backward operator; "" if they can, provided that there is one.
     backward_unseen: str = ""
+
+    @property
+    def is_function(self) -> bool:
+        """True for a `torch.autograd.Function`, of which tools are shown the backward operator alone. Its arguments are
+        the tensors among those of `apply`."""
+        return isinstance(self.op, FunctionOp)
 
     @property
     def name(self) -> str:

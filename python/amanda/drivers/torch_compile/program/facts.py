@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from amanda.drivers.torch_compile import port
+from amanda.drivers.torch_compile.program import fakes
 from amanda.drivers.torch_compile.program.calls import Call
 from amanda.drivers.torch_compile.program.recorder import Seen, tensors_in
 from amanda.drivers.torch_compile.program.symbols import Symbols, UntracedError
@@ -48,7 +49,7 @@ def recorded(seen: Seen) -> frozenset[int]:
 
 
 def _is_recorded(seen: Seen, result: torch.Tensor) -> bool:
-    if result.grad_fn is None:
+    if fakes.node_of(result) is None:
         return False
     # An operator may return its argument as it is; what it writes to has a new node.
     returned = [(a, before) for a, before in zip(seen.args, seen.inputs, strict=True) if a is result]
@@ -64,8 +65,8 @@ def backward_of(seen: Seen) -> Any:
     An operator that computes may give its result another shape at its end, as linear does. It is then identified by the
     node that computes.
     """
-    node: Any = next((result.grad_fn for result in tensors_in(seen.outputs) if _is_recorded(seen, result)), None)
-    outside = {known.grad_fn for known in tensors_in(seen.inputs)}
+    node: Any = next((fakes.node_of(result) for result in tensors_in(seen.outputs) if _is_recorded(seen, result)), None)
+    outside = {fakes.node_of(known) for known in tensors_in(seen.inputs)}
     while node is not None and type(node).__name__ in _SHAPING:
         (before, _), *others = node.next_functions
         if others or before is None or before in outside or type(before).__name__ == "AccumulateGrad":

@@ -58,10 +58,19 @@ def _fresh_tensor(example: torch.Tensor) -> torch.Tensor:
             made = example.detach()
     if example.requires_grad:
         made.requires_grad_()
-        if not example.is_leaf:
+        if node_of(example) is not None:
             with torch.enable_grad():
                 made = made.clone()
     return made
+
+
+def node_of(tensor: torch.Tensor) -> Any:
+    """The autograd node of a tensor; None if it has none, or may not have one, such as a view that was made under no_grad,
+    of memory that was written to since."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from amanda.drivers.torch_compile.program import (
     bodies,
     facts,
     fakes,
+    functions,
     indices,
     recorder,
     refusals,
@@ -166,7 +167,7 @@ class GraphRun:
             seen.inputs,
             seen.args,
             seen.frames,
-            origins=tuple(self._origins(seen.args)),
+            origins=tuple(itertools.chain.from_iterable(map(self._origins_of, itertools.count(), seen.args))),
             result_is_view=seen.is_view,
         )
         call.result_is = facts.result_is(call)
@@ -174,7 +175,7 @@ class GraphRun:
         node = facts.backward_of(seen)
         if node is not None:
             call.backward = str(node.name()).removeprefix("torch::autograd::")
-            call.backward_form = backward_ids.form_of(node, tensors_in(seen.inputs))
+            call.backward_form = backward_ids.form_of(node, map(fakes.node_of, tensors_in(seen.inputs)))
         call.unseen = facts.unshowable(seen) or untraced
         return call
 
@@ -184,17 +185,16 @@ class GraphRun:
         real = self._tensors.get(id(arg)) if isinstance(arg, torch.Tensor) else None
         return real if id(real) in self._state else before
 
-    def _origins(self, args: Sequence[Any]) -> Any:
-        for position, arg in enumerate(args):
-            for tensor in arg if isinstance(arg, tuple | list) else (arg,):
-                if not isinstance(tensor, torch.Tensor):
-                    continue
-                for candidate, is_view in ((tensor, False), (tensor._base, True)):
-                    real = self._tensors.get(id(candidate)) if candidate is not None else None
-                    if real is not None:
-                        if id(real) in self._state or (real.requires_grad and real.is_leaf):
-                            yield Origin(position, real, is_view)
-                        break
+    def _origins_of(self, position: int, arg: Any) -> Iterator[Origin]:
+        for tensor in arg if isinstance(arg, tuple | list) else (arg,):
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            for candidate, is_view in ((tensor, False), (tensor._base, True)):
+                real = self._tensors.get(id(candidate)) if candidate is not None else None
+                if real is not None:
+                    if id(real) in self._state or _is_in_ids(real):
+                        yield Origin(position, real, is_view)
+                    break
 
     # ---- bodies -------------------------------------------------------------------------------------------------------
 
@@ -221,7 +221,20 @@ class GraphRun:
             self.values |= inner.values
             self.copied |= inner.copied
             self.same |= inner.same
-        return fakes.fresh(node.meta.get("example_value"))
+        value = fakes.fresh(node.meta.get("example_value"))
+        if bodies.is_function(node):
+            self._add_function(node, value)
+        return value
+
+    def _add_function(self, node: fx.Node, value: Any) -> None:
+        call = functions.call_of(node, self._env, value, self._origins_of)
+        if call is None:
+            return
+        if call.unseen:
+            self.unseen.append((f"autograd::{call.backward}", call.unseen))
+            return
+        self.made[node] = self._own[node] = [call]
+        self.calls.append(call)
 
     def _add_calls_of(self, body: GraphRun, what: str) -> None:
         for call in body.calls:
@@ -233,6 +246,10 @@ class GraphRun:
             self.unseen.append((call.name, reason))
             if call.backward:
                 self.unseen.append((f"autograd::{call.backward}", reason))
+
+
+def _is_in_ids(tensor: torch.Tensor) -> bool:
+    return (tensor.requires_grad and tensor.is_leaf) or isinstance(tensor._base, torch.nn.Parameter)
 
 
 def _attribute(gm: fx.GraphModule, target: Any) -> Any:

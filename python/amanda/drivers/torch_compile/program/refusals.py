@@ -7,11 +7,12 @@ from typing import Any
 import torch
 
 from amanda import _core
-from amanda.drivers.torch_compile.program import aliasing
+from amanda.drivers.torch_compile.program import aliasing, symbols
 from amanda.drivers.torch_compile.program.calls import Call, Ref
 
 _VIEW = "and a value put in its place would no longer share memory with "
 _NO_ALLOW_VIEW = " (allow_view=True has no effect on compiled code)"
+_FUNCTION = "it is the backward of a torch.autograd.Function, which is a part of the compiled code"
 
 
 class Refusal:
@@ -41,7 +42,7 @@ class Refusal:
             return None
         if not _is_tensors(call.fakes[position]):
             return f"it is {_described(call.fakes[position])}, which is fixed when the program is compiled"
-        if not _has_ref(call.args[position]):
+        if not _has_ref(call.args[position]) or symbols.is_number(call.fakes[position]):
             return "it is a number, which is fixed when the program is compiled"
         if position in aliasing.undeclared_writes(call):
             return "the operator writes to it although its schema calls it read-only"
@@ -55,6 +56,8 @@ class Refusal:
 
     def _result(self, point: str, position: int) -> str | None:
         call = self._call
+        if point == "replace" and any(isinstance(value, torch.SymFloat) for value in call.fakes):
+            return "one of its operands is a number that is no integer, and known only when the program runs"
         if _changes_metadata(call):
             return "it changes its tensor's shape or storage in place; no other value can replace its result"
         if call.result_is_view:
@@ -69,7 +72,7 @@ class Refusal:
 
     def _backward(self, point: str, position: int) -> str | None:
         if point == "replace":
-            return None
+            return _FUNCTION if self._call.is_function else None
         positions = self._call.differentiable[0 if point == "after" else 1]
         return None if position in positions else "there is no gradient at this position"
 

@@ -107,6 +107,11 @@ def is_number(value: Any) -> bool:
     return bool(value.dim() == 0 and value.device.type == "cpu")
 
 
+def is_float(example: Any) -> bool:
+    """True if it stands for a number that is no integer."""
+    return isinstance(example, torch.SymFloat) or (is_number(example) and example.dtype.is_floating_point)
+
+
 def number_of(tensor: torch.Tensor) -> Any:
     with port.unset_fake_temporarily():
         return tensor.item()

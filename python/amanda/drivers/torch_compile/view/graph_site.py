@@ -51,7 +51,7 @@ class GraphSite:
     def each_op(self, visitor: _core.GraphVisitor) -> None:
         for call in self._program.calls:
             place = self._places.place_of(call)
-            forward = self._show(visitor, call, place, None)
+            forward = self._site(call, place, None) if call.is_function else self._show(visitor, call, place, None)
             if call.backward and call.backward_unseen:
                 visitor.unseen(f"autograd::{call.backward}", call.backward_unseen)
             elif call.backward:
@@ -63,10 +63,18 @@ class GraphSite:
         return self._lower([(self.shown[index], taps) for index, taps in sites])
 
     def _show(self, visitor: _core.GraphVisitor, call: Call, place: Place, forward_site: _core.OpSite | None) -> Shown:
+        shown = self._site(call, place, forward_site)
+        self.shown.append(shown)
+        visitor.op(shown.site)
+        return shown
+
+    def _site(self, call: Call, place: Place, forward_site: _core.OpSite | None) -> Shown:
         is_backward = forward_site is not None
         refuse = refusals.Refusal(call, is_backward)
         type = attach.intern_backward(call.backward) if is_backward else attach.intern(call.op)
-        inputs, outputs = gradients_of(call) if is_backward else (call.inputs, call.outputs)
+        inputs, outputs = (
+            gradients_of(call) if is_backward else ((), ()) if call.is_function else (call.inputs, call.outputs)
+        )
         site = _core.OpSite(
             self.backend,
             type,
@@ -78,10 +86,7 @@ class GraphSite:
             refuse=refuse,
             forward=forward_site,
         )
-        shown = Shown(call, place, type, site, forward_site, refuse)
-        self.shown.append(shown)
-        visitor.op(site)
-        return shown
+        return Shown(call, place, type, site, forward_site, refuse)
 
 
 def _id(call: Call, place: Place, is_backward: bool) -> int:
