@@ -10,7 +10,7 @@ import amanda
 import leak_runs
 import pytest
 import torch
-from amanda.tools.memory import PeakMemory
+from amanda.tools.memory import PeakMemory, samples
 
 F32 = 4
 OWNERS = {
@@ -141,6 +141,33 @@ def test_one_time_memory_and_windows_do_not_grow():
             once.append(output)
 
     assert grown(lambda: forward(14, keep)).answer().startswith("no memory was found to grow")
+
+
+def concatenated(steps):
+    net, all_of_it = torch.nn.Linear(64, 128), torch.empty(0, 128)
+    for _ in range(steps):
+        all_of_it = torch.cat([all_of_it, net(torch.randn(32, 64)).detach()])
+
+
+@pytest.mark.parametrize("seconds", [0.0, samples.FREE])
+def test_a_block_that_becomes_larger_is_found_however_long_a_search_takes(monkeypatch, seconds):
+    monkeypatch.setattr(samples, "FREE", seconds)
+    monkeypatch.setattr(samples, "SHARE", 0.0)
+    answer = grown(lambda: concatenated(14)).answer()
+    assert answer.startswith(
+        "memory in use grows by 16.4 KB per call of Linear, all of it kept by all_of_it (local of "
+    )
+
+
+def test_what_grows_is_not_known_after_few_searches():
+    assert (
+        grown(lambda: concatenated(5))
+        .answer()
+        .startswith(
+            "more memory is in use from call of Linear to call of Linear, and what grows is not known: blocks that become "
+            "larger are found by 5 searches, and 3 were made\nin use: "
+        )
+    )
 
 
 def test_batches_of_any_length_do_not_grow():
