@@ -68,12 +68,7 @@ class SameWeights(Rule):
         elif same:
             from ..gradients import names
 
-            rows = same[0].shape[0]
-            self.found(
-                step.place,
-                f"{names(same)}: {rows} rows that are equal, and those of the gradient, too",
-                count=len(same),
-            )
+            self.found(step.place, f"all rows of {names(same)} are equal, and all rows of their gradients")
 
     def _is_same(self, parameter: Any) -> bool:
         if parameter.grad is None or parameter.dim() < 2 or parameter.shape[0] < 2 or not parameter[0].numel():
