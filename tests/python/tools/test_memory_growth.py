@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import inspect
 import re
 import sys
 import weakref
@@ -11,6 +12,7 @@ import leak_runs
 import pytest
 import torch
 from amanda.tools.memory import PeakMemory, samples
+from amanda.tools.memory.holders import variables
 
 F32 = 4
 OWNERS = {
@@ -250,6 +252,47 @@ def test_variables_that_the_program_reads_by_name_stay_as_they_are():
     found = []
     grown(lambda: found.append(run(6)))
     assert list(found[0][0]) == ["limit", "net"]  # without `before` and `y`
+
+
+def evaluates(net, kept):
+    net.eval()
+    for _ in range(8):
+        kept.append(net(torch.ones(8, 4)).detach())
+    return torch.stack(kept)
+
+
+def inspects(net, kept):
+    frame = inspect.currentframe()
+    for _ in range(8):
+        kept.append(net(torch.ones(8, 4)).detach())
+    return len(inspect.stack()), frame.f_lineno
+
+
+@pytest.mark.parametrize(
+    ("run", "owner"), [(evaluates, r"kept\[\*\] \(local of evaluates\(\)"), (inspects, r"(?!.*inspects\(\))")]
+)
+def test_methods_that_have_the_name_of_a_builtin_are_no_reading_of_variables(run, owner):
+    (row,) = grown(lambda: run(torch.nn.Linear(4, 16), [])).rows()
+    assert re.match(owner, row.kept_by), row.kept_by
+
+
+@pytest.mark.parametrize(
+    ("text", "uses"),
+    [
+        ("net.eval(); torch.stack(x); pool.exec(x)", False),
+        ("eval('x')", True),
+        ("builtins.eval('x')", True),
+        ("locals()", True),
+        ("sys._getframe()", True),
+        ("inspect.stack()", True),
+        ("stack()", True),
+        ("dir", True),
+    ],
+)
+def test_functions_that_may_read_their_variables(text, uses):
+    names = {}
+    exec(f"def f():\n    {text}", names)
+    assert variables._uses_locals(names["f"].__code__) is uses
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="f_locals is a view there")
