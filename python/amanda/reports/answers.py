@@ -45,7 +45,7 @@ def pattern_of(path: str) -> str:
 
 def folded(paths: Iterable[str], most: int = 3) -> str:
     """Paths of modules or parameters in few words: layers as one, "encoder.layer.*.output"; many as what they begin with,
-    "encoder.layer.*"; a single one as it is."""
+    "encoder.layer.*" or "encoder.*, head.*"; a single one as it is."""
     known = list(dict.fromkeys(filter(None, paths)))
     groups: dict[str, list[str]] = {}
     for path in known:
@@ -54,7 +54,10 @@ def folded(paths: Iterable[str], most: int = 3) -> str:
     if len(texts) <= most:
         return ", ".join(texts)
     common = list(_common_parts([pattern.split(".") for pattern in groups]))
-    return f"{'.'.join(common)}{'' if common[-1:] == ['*'] else '.*' if common else ''}" or f"{len(known)} modules"
+    if common:
+        return f"{'.'.join(common)}{'' if common[-1] == '*' else '.*'}"
+    parts = list(dict.fromkeys(f"{path}.".partition(".")[0] for path in known))  # of the outermost module
+    return ", ".join(f"{one}.*" for one in parts) if len(parts) <= most else f"{texts[0]} and {len(texts) - 1} more"
 
 
 def _merged(paths: Sequence[str]) -> str:

@@ -76,6 +76,39 @@ def test_the_good_program_has_none(name):
     assert run(BY_NAME[name].good, Check()) == []
 
 
+LISTED = """
+    layers = [nn.Linear(4, 4) for _ in range(6)]
+    def run(x):
+        for layer in layers:
+            x = layer(x)
+        return x
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(model(run(x)), labels).backward()
+        optimizer.step()
+"""
+
+
+def test_layers_of_one_line_that_no_optimizer_has_are_one_finding():
+    (one,) = run(LISTED, Check())
+    assert (one.rule, one.place.source, one.count) == ("parameter-not-in-optimizer", "program.py:5", 1)
+    assert one.evidence.endswith(" and 9 more got gradients, and kept their first values")
+
+
+@pytest.mark.parametrize("path", ["helpers.py", "/usr/lib/python3/dist-packages/trainer.py"])
+def test_a_library_that_divides_a_loss_does_so_for_accumulation(path):
+    source = "def divided(loss):\n    return loss / 4"
+    program = f"""
+    exec(compile({source!r}, {path!r}, "exec"))
+    for _ in range(3):
+        optimizer.zero_grad()
+        divided(F.cross_entropy(model(x), labels)).backward()
+        optimizer.step()
+    """
+    found = [one.rule for one in run(program, Check())]
+    assert found == ([] if "packages" in path else ["loss-divided-twice"])
+
+
 DETACHED = """
     for _ in range(3):
         optimizer.zero_grad()

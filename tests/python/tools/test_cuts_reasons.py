@@ -58,6 +58,38 @@ def test_a_view_from_no_grad_whose_base_is_written_to():
     assert tool.findings() == []
 
 
+def test_a_row_that_was_set_before_is_not_where_a_later_path_is_cut():
+    """As an embedding is made: its row of padding is zeroed under no_grad, and then used with the others."""
+    model = nn.Sequential(nn.Embedding(4, 2, padding_idx=0), nn.Linear(2, 3))
+    tool = GradientCuts()
+    with amanda.apply(tool):
+        with torch.no_grad():
+            model[0].weight[0].fill_(0)
+        model(torch.tensor([1, 2])).argmax(1).float().mean().requires_grad_().backward()
+    assert reasons(tool) == {"0.weight": "integer", "1.weight": "integer", "1.bias": "integer"}
+    assert [cut.end.name for finding in tool.findings() for cut in finding.cuts] == ["aten::argmax"]
+
+
+def test_of_two_cuts_on_one_path_the_last_is_named():
+    model = nn.Linear(4, 4)
+
+    def loss(model):
+        hidden = model(torch.ones(2, 4))
+        return (hidden + hidden.detach()).round().detach().mul(torch.ones(1, requires_grad=True)).sum()
+
+    (finding,) = train(model, loss).findings()
+    assert [(cut.reason, cut.last.name) for cut in finding.cuts] == [("detach", "aten::round")]
+
+
+def test_both_branches_that_are_cut_are_named():
+    def loss(model):
+        hidden = model(torch.ones(2, 4))
+        return (hidden.detach().sum() + hidden.argmax(1).sum()) * torch.ones((), requires_grad=True)
+
+    (finding,) = train(nn.Linear(4, 4), loss).findings()
+    assert {cut.reason for cut in finding.cuts} == {"detach", "integer"}
+
+
 def test_frozen_parameters_are_counted():
     model = net()
     model[0].requires_grad_(False)

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import inspect
 import re
 import sys
 import weakref
@@ -10,7 +11,8 @@ import amanda
 import leak_runs
 import pytest
 import torch
-from amanda.tools.memory import PeakMemory
+from amanda.tools.memory import PeakMemory, samples
+from amanda.tools.memory.holders import variables
 
 F32 = 4
 OWNERS = {
@@ -143,6 +145,33 @@ def test_one_time_memory_and_windows_do_not_grow():
     assert grown(lambda: forward(14, keep)).answer().startswith("no memory was found to grow")
 
 
+def concatenated(steps):
+    net, all_of_it = torch.nn.Linear(64, 128), torch.empty(0, 128)
+    for _ in range(steps):
+        all_of_it = torch.cat([all_of_it, net(torch.randn(32, 64)).detach()])
+
+
+@pytest.mark.parametrize("seconds", [0.0, samples.FREE])
+def test_a_block_that_becomes_larger_is_found_however_long_a_search_takes(monkeypatch, seconds):
+    monkeypatch.setattr(samples, "FREE", seconds)
+    monkeypatch.setattr(samples, "SHARE", 0.0)
+    answer = grown(lambda: concatenated(14)).answer()
+    assert answer.startswith(
+        "memory in use grows by 16.4 KB per call of Linear, all of it kept by all_of_it (local of "
+    )
+
+
+def test_what_grows_is_not_known_after_few_searches():
+    assert (
+        grown(lambda: concatenated(5))
+        .answer()
+        .startswith(
+            "more memory is in use from call of Linear to call of Linear, and what grows is not known: blocks that become "
+            "larger are found by 5 searches, and 3 were made\nin use: "
+        )
+    )
+
+
 def test_batches_of_any_length_do_not_grow():
     lengths = [3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 17, 18, 19, 30]
     net = torch.nn.Linear(64, 128)
@@ -223,6 +252,47 @@ def test_variables_that_the_program_reads_by_name_stay_as_they_are():
     found = []
     grown(lambda: found.append(run(6)))
     assert list(found[0][0]) == ["limit", "net"]  # without `before` and `y`
+
+
+def evaluates(net, kept):
+    net.eval()
+    for _ in range(8):
+        kept.append(net(torch.ones(8, 4)).detach())
+    return torch.stack(kept)
+
+
+def inspects(net, kept):
+    frame = inspect.currentframe()
+    for _ in range(8):
+        kept.append(net(torch.ones(8, 4)).detach())
+    return len(inspect.stack()), frame.f_lineno
+
+
+@pytest.mark.parametrize(
+    ("run", "owner"), [(evaluates, r"kept\[\*\] \(local of evaluates\(\)"), (inspects, r"(?!.*inspects\(\))")]
+)
+def test_methods_that_have_the_name_of_a_builtin_are_no_reading_of_variables(run, owner):
+    (row,) = grown(lambda: run(torch.nn.Linear(4, 16), [])).rows()
+    assert re.match(owner, row.kept_by), row.kept_by
+
+
+@pytest.mark.parametrize(
+    ("text", "uses"),
+    [
+        ("net.eval(); torch.stack(x); pool.exec(x)", False),
+        ("eval('x')", True),
+        ("builtins.eval('x')", True),
+        ("locals()", True),
+        ("sys._getframe()", True),
+        ("inspect.stack()", True),
+        ("stack()", True),
+        ("dir", True),
+    ],
+)
+def test_functions_that_may_read_their_variables(text, uses):
+    names = {}
+    exec(f"def f():\n    {text}", names)
+    assert variables._uses_locals(names["f"].__code__) is uses
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="f_locals is a view there")

@@ -416,3 +416,33 @@ def test_training_with_infinities_is_the_same_to_the_bit():
         found.clear()
         found_in(lambda: found.append(train()), inf=inf)
         assert torch.equal(found[0], expected)
+
+
+ROW, SQUARE, CUBE = torch.full((4,), 3e4), torch.full((4, 4), 3e4), torch.full((2, 4, 4), 3e4)
+ADDING = {
+    "addmm": (SQUARE, SQUARE),
+    "addmv": (SQUARE, ROW),
+    "addr": (ROW, ROW),
+    "addbmm": (CUBE, CUBE),
+    "baddbmm": (CUBE, CUBE),
+}
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("garbage", [math.nan, math.inf])
+@pytest.mark.parametrize("name", ADDING)
+def test_what_is_multiplied_by_a_beta_of_zero_is_not_read(name, garbage, in_place):
+    operands = [one.to(torch.bfloat16) * 1e20 for one in ADDING[name]]
+    into = torch.full({"addmv": (4,), "baddbmm": (2, 4, 4)}.get(name, (4, 4)), garbage, dtype=torch.bfloat16)
+    multiply = getattr(torch.Tensor, f"{name}_" if in_place else name)
+    (finding,) = found_in(lambda: multiply(into, *operands, beta=0).mul(0))
+    assert (finding.origin.name, finding.origin.held) == (f"aten::{name}{'_' * in_place}", "")
+    assert in_place or finding.origin.cause.startswith("in float64 the result is finite, as large as ")
+
+
+@pytest.mark.parametrize("name", ADDING)
+def test_with_another_beta_it_is_read(name):
+    into = torch.full({"addmv": (4,), "baddbmm": (2, 4, 4)}.get(name, (4, 4)), math.nan)
+    (finding,) = found_in(lambda: getattr(into, name)(*ADDING[name], beta=0.5))
+    assert finding.kind == "given"
+    assert finding.origin.held == "an input that no operator seen here produced"

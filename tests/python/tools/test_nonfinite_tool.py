@@ -340,7 +340,7 @@ def ctc(scores):
     return torch.nn.functional.ctc_loss(scores.log_softmax(-1), targets, *lengths)
 
 
-UNUSED = "the gradient that it got is zero there, as where torch.where leaves the result out"
+UNUSED = "the gradient that it got is zero there, and zero times infinity is NaN"
 # A function, where it is differentiated, the node that makes what is not finite, and its cause
 DERIVATIVES = [
     (lambda x: x.pow(0.5).sum(), torch.tensor([0.0, 1.0]), "PowBackward0", "saved self is zero"),

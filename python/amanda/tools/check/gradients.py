@@ -76,6 +76,10 @@ def storage(tensor: Any) -> int | None:
 
 def names(parameters: Iterable[Any], most: int = 3) -> str:
     """ "0.weight, 0.bias and 12 more"."""
-    found = [parameter_name(one) or f"one of shape {tuple(one.shape)}" for one in parameters]
+    return few([parameter_name(one) or f"one of shape {tuple(one.shape)}" for one in parameters], most)
+
+
+def few(found: Sequence[str], most: int = 3) -> str:
+    """ "0.weight, 0.bias and 12 more"."""
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return f"{', '.join(found[:most])}{more}"

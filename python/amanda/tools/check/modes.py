@@ -39,7 +39,7 @@ def called_at() -> str:
     return line_of_model()
 
 
-def _is_meant() -> bool:
+def is_meant() -> bool:
     """A checkpointed region runs, which is recorded when it is recomputed, or a function that needs training mode."""
     from amanda.toolkit.torch import checkpointed_regions
 
@@ -91,7 +91,7 @@ class TrainingRuns:
     def add(self, place: Place) -> None:
         """An operator runs in training mode, and is not recorded."""
         modules = running()
-        if not modules or not modules[0].training or not modules[-1].training or _is_meant():
+        if not modules or not modules[0].training or not modules[-1].training or is_meant():
             return
         model = self._models.get(id(modules[-1]))
         if model is None or model.outermost() is not modules[-1]:

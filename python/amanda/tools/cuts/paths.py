@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import torch
@@ -88,8 +88,9 @@ class Paths:
         return None
 
     def _ends(self, leaf: Leaf) -> tuple[list[Cut], bool]:
-        """Where paths to the loss end, in the order of time; and whether one reaches it."""
-        found: dict[Cut, int] = {}
+        """Where paths to the loss end, in the order of time; and whether one reaches it. A path that goes on by an operator
+        to which another one leads is none: it is cut where that one is."""
+        found: dict[Cut, tuple[int, list[Step]]] = {}
         before: dict[Source, Place | None] = {leaf: None}
         queue: collections.deque[Source] = collections.deque([leaf])
         while queue:
@@ -99,13 +100,15 @@ class Paths:
                     continue
                 cut = self._why(source, edge, step, before[source])
                 if cut is not None:
-                    found.setdefault(cut, source.number)
+                    found.setdefault(cut, (source.number, []))[1].append(step)
                 elif step is self._root:
                     return [], True
                 elif step not in before:
                     before[step] = source.site.place if isinstance(source, Step) else None
                     queue.append(step)
-        return sorted(found, key=lambda cut: found[cut]), False
+        apart = self._sources_of(self._root, before)
+        cuts = [cut for cut, (_, steps) in found.items() if any(step in apart for step in steps)]
+        return sorted(cuts, key=lambda cut: found[cut][0]), False
 
     def _why(self, source: Source, edge: Edge, step: Step, last: Place | None = None) -> Cut | None:
         """Why autograd does not connect a step with its source; None if it does."""
@@ -166,14 +169,14 @@ class Paths:
                 return step.site.place
         return None
 
-    def _sources_of(self, root: Step) -> set[Source]:
-        """All that the values of the loss come from, and itself."""
+    def _sources_of(self, root: Step, without: Container[Source] = ()) -> set[Source]:
+        """All that the values of the loss come from, and itself. `without`: and not by these."""
         found: set[Source] = {root}
         queue: list[Source] = [root]
         while queue:
             source = queue.pop()
             for edge in source.edges if isinstance(source, Step) else ():
-                if edge.source not in found:
+                if edge.source not in found and edge.source not in without:
                     found.add(edge.source)
                     queue.append(edge.source)
         return found

@@ -7,9 +7,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from .samples import LEAST, Amount, Group, Sample, Source
+from .samples import LEAST, LEAST_OF_SIZES, Amount, Group, Sample, Source
 
-LEAST_OF_SIZES = 5  # where not the number of blocks grows, but their size: batches differ in size, too
 UNEVEN = 3.0  # the most by which the growth per step may slow down, or a cache is about to be full
 NOTHING = Amount()
 

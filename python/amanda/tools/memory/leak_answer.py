@@ -10,7 +10,7 @@ from amanda.toolkit.evidence import counted
 from amanda.toolkit.frames import line_of_code
 
 from .leak_rows import NOBODY, LeakRow
-from .samples import LEAST, Sample
+from .samples import LEAST, LEAST_OF_SIZES, Sample, is_rising
 
 LEAST_STEPS = 4  # for three samples
 NOTABLE = 1000  # bytes per step
@@ -36,9 +36,20 @@ def answer_of(samples: Sequence[Sample], rows: Sequence[LeakRow], step: str, ste
         how += map(_kept, [row for row in rows[1:MOST_ROWS] if row.share >= LEAST_SHARE])
     elif rows:
         how = [f"memory in use hardly grows: {size(grown)} per {step}, {_kept(rows[0])}"]
+    elif is_rising(samples):
+        how = [_unknown(samples, step)]
     else:
         how = [f"no memory was found to grow from {step} to {step}"]
     return "\n".join(filter(None, ["; ".join(how), _seen(first, last, step, steps), _graphs(samples, step)]))
+
+
+def _unknown(samples: Sequence[Sample], step: str) -> str:
+    few = (
+        f": blocks that become larger are found by {LEAST_OF_SIZES} searches, and {len(samples)} were made"
+        if len(samples) < LEAST_OF_SIZES
+        else ""
+    )
+    return f"more memory is in use from {step} to {step}, and what grows is not known{few}"
 
 
 def _seen(first: Sample, last: Sample, step: str, steps: int) -> str:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 FIRST = 2  # step: gradients and the state of optimizers are there
 LEAST = 3  # samples, before anything is said; so many are taken, however long it takes
+LEAST_OF_SIZES = 5  # where not the number of blocks grows, but their size: batches differ in size, too
+NOTABLE = 0.01  # of what is in use
 FACTOR = 1.5  # between the steps of two samples
 LONGEST = 5.0  # seconds of a processor that one search may take
 FREE = 10.0  # seconds that all searches may take together, however short the program is
@@ -59,6 +61,12 @@ class Sample:
     is_complete: bool  # the search had the time that it needed
 
 
+def is_rising(samples: Sequence[Sample]) -> bool:
+    """Whether more is in use from sample to sample, and not only numbers that the program collects."""
+    sizes = [sample.live_bytes for sample in samples[-LEAST:]]
+    return sizes == sorted(set(sizes)) and len(sizes) == LEAST and sizes[-1] > (1 + NOTABLE) * sizes[0]
+
+
 class Samples:
     """Takes samples at the ends of steps: few, since each looks at all objects of the program.
 
@@ -91,12 +99,15 @@ class Samples:
             self._what, self._next, self.taken, self._unfound = self.steps.what, FIRST, [], 0
         if step == 1:
             self._first_serial = self._recorder().last_serial()
-        elif step >= self._next and (len(self.taken) < LEAST or self._spent < self._allowed()):
+        elif step >= self._next and (len(self.taken) < self._least() or self._spent < self._allowed()):
             before = time.thread_time()
             self.taken.append(self._sample(step))
             self._spent += time.thread_time() - before
             self._next = max(step + 1, int(FACTOR * step))
         self._last_serial = self._recorder().last_serial()
+
+    def _least(self) -> int:
+        return LEAST_OF_SIZES if is_rising(self.taken) else LEAST
 
     def _allowed(self) -> float:
         return max(FREE, SHARE * (time.monotonic() - self._began))

@@ -141,8 +141,8 @@ class Finding:
         if self.kind == "produced" and self.chain and self.chain[-1].is_unused:
             where = "tf.where" if self.name.startswith("tensorflow::") else "torch.where"
             return (
-                f"the gradient that it got is zero there, as where {where} leaves the result out: let {where} "
-                "choose the operand before the operator, not the result"
+                "the gradient that it got is zero there, and zero times infinity is NaN: keep its operand away from there, "
+                f"as with clamp; if {where} leaves the result out, let {where} choose the operand before the operator"
             )
         infinite = [one.name for one in self.inputs if one.infs and one.dtype != "float"]
         if self.kind != "produced" or self.infinity or self.chain or not infinite:

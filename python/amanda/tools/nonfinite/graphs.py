@@ -21,7 +21,7 @@ from amanda.toolkit.operators import VariableValue, access_to, origins_of
 from . import rules
 from .array_steps import CONSTANT, ArraySteps, Operands, keep_saved
 from .finding import Operand, flattened
-from .ledger import At, Named, Sighting
+from .ledger import At, Named, Sighting, unused
 from .links import Link, Trail
 from .recomputed import again_of
 from .unread import Makers, Unread
@@ -153,6 +153,8 @@ class GraphOperators:
         named = [(f"input {name}", value) for name, value in zip(at.sides.read, inputs, strict=False)]
         results = [(f"output {i}", value) for i, value in enumerate(outputs)]
         results += zip((f"output {name}" for name in at.sides.unreturned), inputs[len(named) :], strict=False)
+        if left_out := unused(named):
+            named = [one for one in named if one[0] not in left_out]
         if operands.writes:
             self._writes[threading.get_ident(), operands.writes] = at
         if _is_followed(at):

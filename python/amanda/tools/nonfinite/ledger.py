@@ -49,10 +49,21 @@ class Run(NamedTuple):
     inputs: Named  # with what the forward operator saved
     constants: Container[str]  # the inputs that the program wrote as numbers
     packed: Sequence[str]  # see Sighting
+    unused: Container[str] = ()  # the inputs that it does not read
 
     @property
     def read(self) -> Named:
-        return [(name, value) for name, value in self.inputs if name not in self.constants]
+        return [(name, value) for name, value in self.used if name not in self.constants]
+
+    @property
+    def used(self) -> Named:
+        return [(name, value) for name, value in self.inputs if name not in self.unused]
+
+
+def unused(inputs: Named) -> tuple[str, ...]:
+    """The inputs that an operator does not read: `addmm`, `baddbmm` and the like leave `self` out if `beta` is 0."""
+    given = dict(inputs) if any(name == "input alpha" for name, _ in inputs) else {}
+    return ("input self",) if "input beta" in given and given["input beta"] == 0 else ()
 
 
 class Sighting(NamedTuple):

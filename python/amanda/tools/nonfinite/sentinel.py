@@ -17,7 +17,7 @@ from .answer import answer_of
 from .finding import Finding, NonfiniteError, NonfiniteWarning, Operand, flattened
 from .graphs import GraphOperators
 from .leaves import LeafGradients
-from .ledger import At, Ledger, Named, Run, Sighting
+from .ledger import At, Ledger, Named, Run, Sighting, unused
 from .links import Link
 from .reach import READS, Reach
 from .trails import Trails
@@ -294,7 +294,9 @@ class NaNSentinel(Tool):
         named = [(f"input {name}", value) for name, value in zip(at.sides.read, inputs, strict=False)]
         results = [(f"output {i}", value) for i, value in enumerate(outputs)]
         results += zip((f"output {name}" for name in at.sides.unreturned), inputs[len(named) :], strict=False)
-        self._look(results, named, at, *before, constants)
+        if left_out := unused(named):
+            before = (), ()
+        self._look(results, named, at, *before, constants, left_out)
 
     def _on_gradients(self, *gradients: Any, at: At, grad_outputs: Sequence[Any]) -> None:
         __tracebackhide__ = True
@@ -329,15 +331,17 @@ class NaNSentinel(Tool):
         before: Sequence[Any] = (),
         carriers: Sequence[Any] = (),
         constants: Container[str] = (),
+        left_out: Container[str] = (),
     ) -> None:
-        """`before`, `carriers`: of what was overwritten, the flags, and the operands that have some."""
+        """`before`, `carriers`: of what was overwritten, the flags, and the operands that have some. `left_out`: the inputs
+        that the operator does not read."""
         __tracebackhide__ = True
         from . import tensors
 
         waits = self._waits and tensors.is_on_cpu([value for _, value in outputs])
         found = self._flags([value for _, value in outputs], unwritten=False, inf=self.inf or waits)
         if len(found) < _count(outputs):
-            self._note_unread(outputs, inputs, at, before)
+            self._note_unread(outputs, [one for one in inputs if one[0] not in left_out], at, before)
         if not found:
             return
         self._reads.add_results(len(found))
@@ -347,7 +351,7 @@ class NaNSentinel(Tool):
         if at.sides is not None and at.sides.may_be_view and tensors.is_view(outputs[0][1], inputs):
             return
         saved, packed = tensors.saved() if at.backward_op else ([], [])
-        run = Run(at, outputs, [*inputs, *saved], constants, packed)
+        run = Run(at, outputs, [*inputs, *saved], constants, packed, left_out)
         if waits:
             self._act(self._follow(run, carriers))
         else:
@@ -363,7 +367,7 @@ class NaNSentinel(Tool):
             _, unread = self._given(run)
             sighting = steps.sighting(run, step)._replace(
                 outputs=_operands(run.outputs, True),
-                inputs=_operands(run.inputs, True),
+                inputs=_operands(run.used, True),
                 unread=str(unread),
                 follows=any(map(bool, unread.flags)),
             )
@@ -386,7 +390,7 @@ class NaNSentinel(Tool):
             tensors.kept(output),
             tensors.kept(tensors.either(flags) if flags else tensors.none_of(output.device)),
             _operands(run.outputs, False),
-            _operands(run.inputs, False),
+            _operands(run.used, False),
             "",
             packed=run.packed,
             unread=str(unread),

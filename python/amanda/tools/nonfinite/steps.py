@@ -93,22 +93,23 @@ class Steps:
     def cause(self, run: Run, *, inf: bool, again: bool = True) -> str:
         """The cause in words, as far as it is confirmed. `again`: the operator may be computed again."""
         at = run.at
-        for name, value in run.inputs:
+        for name, value in run.used:
             if name in run.constants and not bool(torch.isfinite(value) if inf else ~torch.isnan(value)):
                 return f"the program wrote {value.item()} for {name}"
-        if inf and (number := masks.written(run.inputs)):
+        if inf and (number := masks.written(run.used)):
             return f"the program wrote {number}"
         repeatable = again and at.op is not None and at.sides is not None and not at.sides.written
         once_more = (lambda values: at.op(*values)) if repeatable and at.op.name.startswith("aten::") else None
-        return causes.cause_of(name_of(at), run.outputs, run.inputs, inf, once_more)
+        inputs = [(name, _zeros(value) if name in run.unused else value) for name, value in run.inputs]
+        return causes.cause_of(name_of(at), run.outputs, inputs, inf, once_more)
 
     def _origin(self, run: Run, made: Kinds, result: str) -> Trail:
         key = run.at.key
         self._made[key] += 1
         again = self._made[key] <= MOST_RECOMPUTED
-        lowest = masks.lowest(name_of(run.at), run.outputs, run.inputs) if made == Kinds(negative=True) else ""
+        lowest = masks.lowest(name_of(run.at), run.outputs, run.used) if made == Kinds(negative=True) else ""
         cause = lowest or self.cause(run, inf=self._inf or not made.nan, again=again)
-        is_mask = not made.nan and bool(lowest or masks.written(run.inputs, run.constants))
+        is_mask = not made.nan and bool(lowest or masks.written(run.used, run.constants))
         is_unused = bool(cause) and causes.is_unused(run.outputs, run.inputs, self._inf or not made.nan)
         link = Link(**_place(run.at), result=result, cause=cause, is_mask=is_mask, is_unused=is_unused)
         return Trail((link,), is_mask=is_mask)
@@ -130,6 +131,10 @@ def _unchanged(run: Run) -> Named:
         return run.read
     written = [one for one in flattened(value for _, value in run.outputs) if isinstance(one, torch.Tensor)]
     return [(name, value) for name, value in run.read if not any(_is_same(value, one) for one in written)]
+
+
+def _zeros(value: Any) -> Any:
+    return torch.zeros_like(value) if isinstance(value, torch.Tensor) else value
 
 
 def _is_same(value: Any, other: torch.Tensor) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 from amanda import OpContext
 from amanda.toolkit import Place
+from amanda.toolkit.frames import is_library, split_line
 
 from ..graph import kind, node_behind
 from ..rule import Rule, Step, operands
@@ -22,7 +23,8 @@ class LossDividedTwice(Rule):
     """A loss that is a mean over the batch is divided by the size of the batch: gradients are as many times too small.
 
     A division for accumulation, ``loss / steps``, is no finding: the loss is then divided several times for each step of
-    the optimizer. Nor is the mean of what is one number already, which changes nothing.
+    the optimizer. Nor is a division in a library, which does not know the size of the batch, or the mean of what is one
+    number already, which changes nothing.
     """
 
     name = "loss-divided-twice"
@@ -67,6 +69,7 @@ class LossDividedTwice(Rule):
             and divisor in self._sizes
             and getattr(divided, "ndim", 1) == 0
             and _is_mean(node_behind(divided))
+            and not _is_in_library(context)
         ):
             context.insert_before_op(self._on_division, inputs=[], place=Place.of(context), divisor=int(divisor))
 
@@ -82,6 +85,11 @@ class LossDividedTwice(Rule):
                 divisor = self._divisors[place]
                 self.found(place, f"divided by {divisor}, with reduction='mean' over {divisor} examples", count=runs)
         self._runs.clear()
+
+
+def _is_in_library(context: OpContext) -> bool:
+    place = split_line(context.source)
+    return place is not None and is_library(place[0])
 
 
 def _is_mean(node: Any) -> bool:

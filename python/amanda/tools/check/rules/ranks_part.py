@@ -6,8 +6,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from amanda import OpContext, disabled, ops
-from amanda.toolkit import Place
+from amanda import OpContext, ops
+from amanda.toolkit import Place, own_work
 
 from .. import ranks
 from ..modes import running
@@ -104,7 +104,7 @@ class RanksPart(Rule):
 
     def _norms(self, of: Callable[[Any], Any]) -> dict[str, float]:
         found = {}
-        with disabled():  # tools see no operators of a hook
+        with own_work():  # tools see no operators of a hook
             for number, wrapper in enumerate(sorted(self._wrapped, key=lambda one: str(type(one.module)))):
                 for name, parameter in wrapper.module.named_parameters():
                     tensor = of(parameter) if parameter.requires_grad else None

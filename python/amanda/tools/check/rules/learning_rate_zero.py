@@ -1,0 +1,79 @@
+"""learning-rate-zero."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from typing import Any
+
+from amanda.toolkit import Place
+
+from ..rule import Rule, Step
+
+LEAST = 3  # steps in a row, up to the end
+
+
+class LearningRateZero(Rule):
+    """The learning rate of all groups of an optimizer has become zero, and it steps on: three times or more, up to the end
+    of the program. The schedule is shorter than the training, as one that was made for the steps of an epoch, or that steps
+    more often than the optimizer. A rate that was zero from the beginning is no finding.
+    """
+
+    name = "learning-rate-zero"
+    sentence = "the optimizer steps with a learning rate of zero"
+    fix = "give the scheduler the number of all steps of the optimizer, and call scheduler.step() once for each"
+    bad = """
+        scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=4)
+        for _ in range(8):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), labels).backward()
+            optimizer.step()
+            scheduler.step()
+    """
+    good = """
+        scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=8)
+        for _ in range(8):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), labels).backward()
+            optimizer.step()
+            scheduler.step()
+    """
+
+    def begin(self) -> None:
+        self._rates: weakref.WeakKeyDictionary[Any, _Rates] = weakref.WeakKeyDictionary()
+        self._all: list[_Rates] = []  # also of optimizers that are gone
+
+    def before_step(self, step: Step) -> None:
+        rates = self._rates.get(step.optimizer)
+        if rates is None:
+            rates = self._rates[step.optimizer] = _Rates()
+            self._all.append(rates)
+        rates.steps += 1
+        if any(_is_more(group.get("lr")) for group in step.optimizer.param_groups):
+            rates.had_more, rates.zero = True, 0
+            return
+        rates.zero += 1
+        if rates.place is None and rates.had_more:
+            rates.place = step.place
+
+    def at_end(self, ended_well: bool) -> None:
+        for rates in self._all:
+            if rates.place is not None and rates.zero >= LEAST:
+                evidence = f"it has become 0 after {rates.steps - rates.zero} of {rates.steps} steps"
+                self.found(rates.place, evidence, count=rates.zero)
+        self.begin()
+
+
+@dataclasses.dataclass
+class _Rates:
+    steps: int = 0
+    zero: int = 0  # steps in a row with a rate of zero
+    had_more: bool = False
+    place: Place | None = None
+
+
+def _is_more(rate: Any) -> bool:
+    """A rate that is a tensor on a device is not read."""
+    if getattr(rate, "device", None) is not None and rate.device.type != "cpu":
+        return True
+    return rate is None or float(rate) != 0

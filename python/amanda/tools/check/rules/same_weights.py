@@ -1,0 +1,85 @@
+"""same-weights."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from amanda.toolkit import own_work
+
+from ..rule import Rule, Step
+
+SECOND = 2  # step at which suspects are looked at once more
+CLOSE = 1e-4  # of the largest gradient: sums of another order round otherwise
+
+
+class SameWeights(Rule):
+    """All rows of a weight are equal, as after `nn.init.constant_`, and so are all rows of its gradient: the units of the
+    layer stay the same, and do the work of one.
+
+    It looks at weights of two axes or more, at the first step and at the third. A weight of zeros is no finding if its rows
+    get other gradients, as in LoRA and at the end of residual branches. Nor is one whose gradient is zero: `amanda
+    gradients` names that. LSTMs and GRUs, whose gates differ, are not found.
+    """
+
+    name = "same-weights"
+    sentence = "all units of a layer are the same, and get the same gradient"
+    fix = "begin with random weights, such as those that nn.Linear begins with: constants are for biases and normalizations"
+    bad = """
+        for one in model.parameters():
+            nn.init.constant_(one, 0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x).sum(1), x[:, 0])
+            loss.backward()
+            optimizer.step()
+    """
+    good = """
+        nn.init.zeros_(model[0].weight)
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x).sum(1), x[:, 0])
+            loss.backward()
+            optimizer.step()
+    """
+
+    def begin(self) -> None:
+        self._suspects: weakref.WeakKeyDictionary[Any, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()
+
+    def before_step(self, step: Step) -> None:
+        if not step.has_closure:
+            self._look_at(step)
+
+    def after_step(self, step: Step) -> None:
+        if step.has_closure:
+            self._look_at(step)
+
+    def _look_at(self, step: Step) -> None:
+        if step.number == 0:
+            given: list[Any] = step.parameters
+        elif step.number == SECOND and step.optimizer in self._suspects:
+            given = [one() for one in self._suspects.pop(step.optimizer)]
+        else:
+            return
+        with own_work():  # tools see no operators of a hook
+            same = [one for one in given if one is not None and self._is_same(one)]
+        if same and step.number == 0:
+            self._suspects[step.optimizer] = [weakref.ref(one) for one in same]
+        elif same:
+            from ..gradients import names
+
+            self.found(step.place, f"all rows of {names(same)} are equal, and all rows of their gradients")
+
+    def _is_same(self, parameter: Any) -> bool:
+        if parameter.grad is None or parameter.dim() < 2 or parameter.shape[0] < 2 or not parameter[0].numel():
+            return False
+        return bool(self.read(parameter.detach(), _are_equal)) and bool(self.read(parameter.grad.detach(), _are_alike))
+
+
+def _are_equal(plain: Any) -> bool:
+    return bool((plain[0] == plain[-1]).all()) and bool((plain == plain[:1]).all())
+
+
+def _are_alike(plain: Any) -> bool:
+    largest = plain.abs().max()
+    return bool(largest > 0) and bool(((plain - plain[:1]).abs() <= CLOSE * largest).all())
