@@ -8,9 +8,10 @@ model or an optimizer trains, each a `Trained`. `listen_to_passed` calls a funct
 write to a variable, of eager code, a `Passed`. `summands_of` has the symbols of which a graph's value is the sum. `WRITES`
 are the operators that write to variables.
 `differentiated_in` lists the gradients that a symbol's graph asks for, each a `Differentiated`, and
-`listen_to_differentiated` calls a function with those of eager code; `paths_of` follows a variable to what a graph
-differentiates. `why_closed` is the reason why an operator passes no gradient on. `is_recorded` is true while a tape records
-eager code. `listen_to_reads` calls a function when eager code reads a variable, or calls a function that is a graph.
+`listen_to_differentiated` calls a function with those of eager code. `paths_of` follows a variable to what a graph
+differentiates, and `ends_where` to operators that a function chooses. `why_closed` is the reason why an operator passes no
+gradient on. `is_recorded` is true while a tape records eager code. `listen_to_reads` calls
+a function when eager code reads a variable, or calls a function that is a graph.
 `address_of` is where the elements of an eager tensor or of a variable are. `stored` lists all variables, each a `Stored`,
 with their bytes, and `eager_tensors` all eager tensors that have numbers. `EagerTensor` is their class, and
 `SymbolicTensor` that of symbols. `traces` counts the graphs of functions. `listen_to_results` calls a function with what
@@ -25,7 +26,7 @@ from amanda.drivers.tensorflow.eager.operands import address_of, is_recorded
 from amanda.drivers.tensorflow.port import EagerTensor, SymbolicTensor
 from amanda.drivers.tensorflow.view.differentiated import Differentiated, Sought, differentiated_in
 from amanda.drivers.tensorflow.view.differentiated import listen as listen_to_differentiated
-from amanda.drivers.tensorflow.view.gradient_paths import End, Paths, paths_of, why_closed
+from amanda.drivers.tensorflow.view.gradient_paths import End, Paths, Stop, ends_where, paths_of, why_closed
 from amanda.drivers.tensorflow.view.numbers import is_constant, number_of
 from amanda.drivers.tensorflow.view.passing import WRITES, Passed, listen_to_reads, listen_to_results, summands_of
 from amanda.drivers.tensorflow.view.passing import listen as listen_to_passed
@@ -45,6 +46,7 @@ __all__ = [
     "Paths",
     "Role",
     "Sought",
+    "Stop",
     "Stored",
     "SymbolicTensor",
     "Trained",
@@ -52,6 +54,7 @@ __all__ = [
     "address_of",
     "differentiated_in",
     "eager_tensors",
+    "ends_where",
     "in_gradient",
     "is_constant",
     "is_recorded",

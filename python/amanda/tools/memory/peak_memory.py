@@ -64,8 +64,8 @@ class PeakMemory(Results[Row, GroupBy], Tool):
     for the kinds, and `Results` for `rows`, `table`, `to_pandas` and `reset`.
 
     TensorFlow reports no allocations. There it counts values: those of eager tensors and variables, and results of
-    operators in graphs and functions. Such a result is there from its operator to the last one that takes it, in the order of the
-    program. `answer` says what is not counted. There is no `timeline` and no `at_error`.
+    operators in graphs and functions. Such a result is there from its operator to the last one that takes it, in the
+    order of the program. `answer` says what is not counted. There is no `timeline` and no `at_error`.
 
     `torch.profiler` is notified of memory at the same place, so it cannot be on at the same time.
 
