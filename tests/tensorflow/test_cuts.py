@@ -82,13 +82,15 @@ def differentiated(function, m, sources=None, **options):
 @pytest.mark.parametrize(("function", "reason", "end"), KINDS, ids=lambda value: getattr(value, "__name__", None))
 def test_the_operator_at_which_the_path_ends(wrap, function, reason, end):
     cuts, first = cuts_of(differentiated(function, Model()), wrap), inspect.getsourcelines(function)[1]
-    (found,) = cuts.findings()
+    found, *others = cuts.findings()
+    is_zero = function in (rounded, cast)  # all values that b is multiplied by are 0, or their sum is
+    assert [(one.verdict, one.parameters) for one in others] == [("zero", ("b",))] * is_zero
     assert (found.verdict, found.parameters) == ("none", ("a",))
     (cut,) = found.cuts
     assert (cut.reason, cut.end.name, cut.last.name) == (reason, f"tensorflow::{end}", "tensorflow::Tanh")
     assert [int(one.source.rpartition(":")[2]) - first for one in (cut.last, cut.end)] == [1, 2]
-    assert [(row.name, row.verdict) for row in cuts.rows()] == [("a", "none"), ("b", "ok")]
-    assert "1 of 2 variables whose gradients were asked for got none" in cuts.answer()
+    assert [(row.name, row.verdict) for row in cuts.rows()] == [("a", "none"), ("b", "zero" if is_zero else "ok")]
+    assert f"{1 + is_zero} of 2 variables whose gradients were asked for got none" in cuts.answer()
 
 
 @pytest.mark.parametrize(("wrap", "reason"), [(lambda f: f, "not watched"), (tf.function, "unused")])
@@ -255,11 +257,21 @@ def small_models():
     yield "eager and embedded", [layers.Rescaling(0.0), layers.Embedding(4, 4), layers.Flatten()], {"eagerly": True}
 
 
+@pytest.fixture
+def no_rewrites():
+    """TensorFlow fuses arithmetic that nobody reads, which may change last bits: see "Limits" in docs/tensorflow.md."""
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
+@pytest.mark.usefixtures("no_rewrites")
 @pytest.mark.parametrize(("layers", "options"), [pytest.param(*rest, id=name) for name, *rest in small_models()])
 def test_healthy_models_of_keras_have_no_finding_and_learn_the_same(layers, options):
     configs = [(type(layer), layer.get_config()) for layer in layers]
 
     def made():
+        keras.utils.set_random_seed(0)  # initializers draw their seeds when a layer is made
         return [kind.from_config(config) for kind, config in configs]
 
     plain, cuts = trained(*made(), **options).get_weights(), GradientCuts()
@@ -268,7 +280,7 @@ def test_healthy_models_of_keras_have_no_finding_and_learn_the_same(layers, opti
     assert cuts.findings() == []
     assert cuts.rows()
     assert {row.verdict for row in cuts.rows()} == {"ok"}
-    assert "whether they are zero was not looked at" in cuts.answer()
+    assert "zero" not in cuts.answer()  # all were read
     for one, other in zip(plain, watched, strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -32,13 +32,13 @@ def test_every_command_is_found_without_torch():
         listed.load()
 
 
-def test_a_command_for_pytorch_says_so_and_what_works(tmp_path):
+def test_a_tool_for_pytorch_says_so_and_what_works(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import tensorflow\n")
-    ran = subprocess.run([sys.executable, "-m", "amanda", "memory", script], capture_output=True, text=True)
+    command = [sys.executable, "-m", "amanda", "run", "-t", "activation_pruning", script]
+    ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 2
     assert ran.stderr == (
-        f"amanda memory: error: it looks at programs of PyTorch, which is not installed for {sys.executable}; with "
-        "TensorFlow and ONNX Runtime, use amanda profile: the bytes of each operator's results, by line; only "
-        "PyTorch reports what is in use\n"
+        f"amanda run: error: it looks at programs of PyTorch, which is not installed for {sys.executable}; with "
+        "TensorFlow and ONNX Runtime, use ls, profile, flops, nan, diff, trace, watch or run\n"
     )

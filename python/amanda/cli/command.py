@@ -29,8 +29,6 @@ class Command(abc.ABC):
     takes_program: ClassVar[bool] = True
     mistakes: ClassVar[tuple[type[Exception], ...]] = (ValueError, ImportError, OSError, Error)
     """Exceptions of `begin` whose text says what is wrong in the command line."""
-    instead: ClassVar[str] = "ls, profile, flops, nan, diff, trace, watch or run"
-    """The commands to use where PyTorch is missing."""
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Adds its texts and options to its parser; `run` of what that returns runs it."""
@@ -43,7 +41,7 @@ class Command(abc.ABC):
             try:
                 job = self.begin(given)
             except self.mistakes as error:
-                parser.error(_text_of(error, self.instead))
+                parser.error(_text_of(error))
             if self.takes_program and (note := misspelt.after_program(parser, given.program)):
                 program_end.tell(note)
             job()
@@ -63,12 +61,12 @@ class Command(abc.ABC):
         raise NotImplementedError
 
 
-def _text_of(mistake: Exception, instead: str) -> str:
+def _text_of(mistake: Exception) -> str:
     if not isinstance(mistake, ModuleNotFoundError) or mistake.name != "torch":
         return str(mistake)
     return (
         f"it looks at programs of PyTorch, which is not installed for {sys.executable}; with TensorFlow and ONNX Runtime, "
-        f"use {instead}"
+        "use ls, profile, flops, nan, diff, trace, watch or run"
     )
 
 

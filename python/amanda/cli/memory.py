@@ -25,7 +25,6 @@ class Memory(Command):
         "Runs a program, and prints what was in memory when most of it was in use: by kind, and by the line "
         "that made it. If an operator gets no memory, also what was there then. Its exit status is the program's."
     )
-    instead = "amanda profile: the bytes of each operator's results, by line; only PyTorch reports what is in use"
     example = "amanda memory --html memory.html train.py"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:

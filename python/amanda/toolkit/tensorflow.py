@@ -8,49 +8,70 @@ model or an optimizer trains, each a `Trained`. `listen_to_passed` calls a funct
 write to a variable, of eager code, a `Passed`. `summands_of` has the symbols of which a graph's value is the sum. `WRITES`
 are the operators that write to variables.
 `differentiated_in` lists the gradients that a symbol's graph asks for, each a `Differentiated`, and
-`listen_to_differentiated` calls a function with those of eager code; `paths_of` follows a variable to what a graph
-differentiates. `why_closed` is the reason why an operator passes no gradient on. `is_recorded` is true while a tape records
-eager code. `listen_to_reads` calls a function when eager code reads a variable, or calls a function that is a graph.
-`address_of` is where the elements of an eager tensor or of a variable are.
+`listen_to_differentiated` calls a function with those of eager code. `paths_of` follows a variable to what a graph
+differentiates, and `ends_where` to operators that a function chooses. `why_closed` is the reason why an operator passes no
+gradient on. `is_recorded` is true while a tape records eager code. `listen_to_reads` calls
+a function when eager code reads a variable, or calls a function that is a graph.
+`address_of` is where the elements of an eager tensor or of a variable are. `stored` lists all variables, each a `Stored`,
+with their bytes, and `eager_tensors` all eager tensors that have numbers. `EagerTensor` is their class, and
+`SymbolicTensor` that of symbols. `traces` counts the graphs of functions. `listen_to_results` calls a function with what
+eager operators, and functions that eager code calls, return, and `in_gradient` is true while this thread computes gradients
+in eager code. `key_of` is the key of the variable that an eager resource is. `value_key` is the same for all symbols of a
+graph that have one value.
 """
 
 from amanda.driver.protocol import VariableValue
+from amanda.drivers.tensorflow.eager.looking import in_gradient
 from amanda.drivers.tensorflow.eager.operands import address_of, is_recorded
+from amanda.drivers.tensorflow.port import EagerTensor, SymbolicTensor
 from amanda.drivers.tensorflow.view.differentiated import Differentiated, Sought, differentiated_in
 from amanda.drivers.tensorflow.view.differentiated import listen as listen_to_differentiated
-from amanda.drivers.tensorflow.view.gradient_paths import End, Paths, paths_of, why_closed
+from amanda.drivers.tensorflow.view.gradient_paths import End, Paths, Stop, ends_where, paths_of, why_closed
 from amanda.drivers.tensorflow.view.numbers import is_constant, number_of
-from amanda.drivers.tensorflow.view.passing import WRITES, Passed, listen_to_reads, summands_of
+from amanda.drivers.tensorflow.view.passing import WRITES, Passed, listen_to_reads, listen_to_results, summands_of
 from amanda.drivers.tensorflow.view.passing import listen as listen_to_passed
+from amanda.drivers.tensorflow.view.stored import Stored, eager_tensors, stored, traces
 from amanda.drivers.tensorflow.view.trained import Trained, trained_by
 from amanda.drivers.tensorflow.view.variable_gradients import Role, roles_of
 from amanda.drivers.tensorflow.view.variable_gradients import listen as listen_to_roles
-from amanda.drivers.tensorflow.view.variables import MOVES, variable_behind, variable_of
+from amanda.drivers.tensorflow.view.variables import MOVES, key_of, value_key, variable_behind, variable_of
 
 __all__ = [
     "MOVES",
     "WRITES",
     "Differentiated",
+    "EagerTensor",
     "End",
     "Passed",
     "Paths",
     "Role",
     "Sought",
+    "Stop",
+    "Stored",
+    "SymbolicTensor",
     "Trained",
     "VariableValue",
     "address_of",
     "differentiated_in",
+    "eager_tensors",
+    "ends_where",
+    "in_gradient",
     "is_constant",
     "is_recorded",
+    "key_of",
     "listen_to_differentiated",
     "listen_to_passed",
     "listen_to_reads",
+    "listen_to_results",
     "listen_to_roles",
     "number_of",
     "paths_of",
     "roles_of",
+    "stored",
     "summands_of",
+    "traces",
     "trained_by",
+    "value_key",
     "variable_behind",
     "variable_of",
     "why_closed",

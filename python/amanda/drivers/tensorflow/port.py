@@ -124,7 +124,8 @@ _BODIES = tuple(
     _get("python.ops.control_flow_v2_func_graphs", name)
     for name in ("CondBranchFuncGraph", "WhileCondFuncGraph", "WhileBodyFuncGraph")
 )
-_EagerTensor = _get("python.framework.ops", "EagerTensor")
+EagerTensor = _get("python.framework.ops", "EagerTensor")
+SymbolicTensor = _get("python.framework.ops", "SymbolicTensor")
 
 # Eager operators.
 execute = _patchable("python.eager.execute", "execute")
@@ -221,8 +222,14 @@ def trained_by_keras(owner: Any) -> list[Any] | None:
     return list(getattr(owner, "_trainable_variables", ())) if kind is not None and isinstance(owner, kind) else None
 
 
+def keras_variable() -> type | None:
+    """The class of Keras' variables; None if the program has not imported Keras, or if it computes with another
+    framework."""
+    return None if _of_keras("apply").owner is None else getattr(sys.modules.get("keras"), "Variable", None)
+
+
 def is_eager(value: Any) -> bool:
-    return isinstance(value, _EagerTensor)
+    return isinstance(value, EagerTensor)
 
 
 def array_of(tensor: Any) -> Any:

@@ -39,12 +39,18 @@ def answer_of_variables(variables: Variables, evidence: Evidence, *, ended_well:
     bad = sum(row.is_finding for row in rows)
     whose = f"{counted(len(rows), 'variable')} whose gradients were asked for"
     if bad:
-        lines = [f"{bad} of {whose} got none, in {calls}:", *(str(one) for one in found[:MOST])]
+        what = "none" if all(one.verdict == "none" for one in found) else "none, or zeros"
+        lines = [f"{bad} of {whose} got {what}, in {calls}:", *(str(one) for one in found[:MOST])]
         lines += [f"and {len(found) - MOST} more reasons"] if len(found) > MOST else []
     else:
-        lines = [f"all {whose} got one, in {calls}, {evidence.looked_at}; whether they are zero was not looked at"]
+        lines = [f"all {whose} got one, in {calls}, {evidence.looked_at}"]
     partial = sum(row.verdict == "partial" for row in rows)
     lines += [f"{counted(partial, 'variable')} got one in some calls only"] if partial else []
+    meant = sum(row.verdict == "zero" and not row.is_finding for row in rows)
+    why = "got zeros, as a variable that they are multiplied by starts at zero"
+    lines += [f"{counted(meant, 'variable')} {why}"] if meant else []
+    unread = variables.unread()
+    lines += [f"whether the gradients of {counted(unread, 'variable')} are zero was not seen"] if unread else []
     return "\n".join(lines) + unseen
 
 

@@ -7,13 +7,16 @@ import dataclasses
 import functools
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amanda import OpContext
 from amanda.toolkit import Place
 
 from .cut import Cut
 from .reasons import REASONS
+
+if TYPE_CHECKING:
+    from .zeros import Zeros
 
 _BY_NUMPY = ", as far as operators show: numpy() ends a path, too"
 MOST_BEHIND = 20_000  # operators that are followed from a loss
@@ -27,6 +30,7 @@ class Step:
     reason: str  # why no gradient passes it, a key of REASONS; "" if one does
     before: tuple[Step, ...]  # those that made its inputs
     variables: frozenset[object]  # that it reads, as drivers call them
+    positions: tuple[int, ...] = ()  # of `before`, among its operands
 
 
 class EagerValues:
@@ -58,7 +62,9 @@ class EagerValues:
         inputs = [one for one in inputs if one is not None]
         first = next(one for one in outputs if one is not None)
         place = Place.of(context)
-        before = tuple(found for one in inputs if (found := _known(self._of, one)) is not None)
+        positions = [(i, one) for i, operand in enumerate(context.inputs) for one in _members([operand])]
+        known = [(i, found) for i, one in positions if (found := one is not None and _known(self._of, one))]
+        before = tuple(found for _, found in known)
         unknown = [one for one in inputs if _known(self._of, one) is None]
         self._unknown.update(address for one in unknown if (address := address_of(one)) is not None)
         variables = frozenset(
@@ -67,7 +73,7 @@ class EagerValues:
         self._used.update(dict.fromkeys(variables, place))
         self._steps += 1
         reason = why_closed(context.op.__name__, first.dtype) or ("" if is_recorded() else "tape")
-        self._note(Step(place, reason, before, frozenset()), outputs)
+        self._note(Step(place, reason, before, frozenset(), tuple(i for i, _ in known)), outputs)
 
     def _note(self, step: Step, outputs: Sequence[Any]) -> None:
         for one in outputs:
@@ -96,6 +102,17 @@ class EagerValues:
         if address_of(variable) in self._unknown:
             return []
         return [Cut("outside the loss", f"{REASONS['outside the loss']}{_BY_NUMPY}", None, used)]
+
+    def zero_cuts_of(self, targets: Sequence[Any], key: object, zeros: Zeros) -> list[Cut]:
+        """The operators at which the gradient of a variable became zero, as far as they are known."""
+        ends = [step for one in targets if (step := _known(self._of, one)) is not None]
+        behind = {id(step): step for step in _behind(ends)}
+        users: dict[int, list[tuple[Step, int]]] = collections.defaultdict(list)
+        for step in behind.values():
+            for one, position in zip(step.before, step.positions or (0,) * len(step.before), strict=True):
+                users[id(one)].append((step, position))
+        leading = [step for step in behind.values() if key in step.variables]
+        return zeros.eager_cuts_of(leading, lambda step: users[id(step)])
 
     def _forget(self, key: int, _: object) -> None:
         self._of.pop(key, None)

@@ -39,6 +39,8 @@ REASONS = {
     "False",
     "not seen in TensorFlow": "the tape watched it, and which operator ended the path was not seen: functions that eager "
     "code calls, and later runs of its operators, are not followed",
+    "where is not seen": "at which operator it became zero was not seen: operators in loops, and functions that eager code "
+    "calls, are not followed",
     "optimizer": "it is in no group of an optimizer that took a step",
     "lr": "its learning rate was 0 in all steps",
     "cleared": "all gradients of its optimizer were cleared, or set to zero, between backward() and step()",
@@ -86,6 +88,28 @@ LEAVES_PYTORCH = {
     **dict.fromkeys(("equal", "allclose"), "as a comparison"),
 }
 """Operators whose result is no tensor, and those that `tolist` and `numpy` call last."""
+
+
+_IN_TENSORFLOW = {
+    **dict.fromkeys(
+        ("Mul", "RealDiv", "Div", "DivNoNan", "MulNoNan", "MatMul", "BatchMatMul", "BatchMatMulV2"), "factor"
+    ),
+    **dict.fromkeys(
+        ("BatchMatMulV3", "Einsum", "Conv2D", "Conv3D", "DepthwiseConv2dNative", "Prod", "Square"), "factor"
+    ),
+    **dict.fromkeys(("Pow", "Conv2DBackpropInput", "SparseMatMul"), "factor"),
+    **dict.fromkeys(("Select", "SelectV2", "MatrixBandPart", "GatherV2", "ResourceGather", "StridedSlice"), "masked"),
+    **dict.fromkeys(
+        ("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid", "Tanh", "Softmax", "Softplus"), "saturated"
+    ),
+    **dict.fromkeys(("LogSoftmax", "Maximum", "Minimum", "ClipByValue", "Max", "Min", "MaxPool"), "saturated"),
+    **dict.fromkeys(("Sign", "ZerosLike"), "zero derivative"),
+}
+
+
+def of_zero_in_tensorflow(op: str) -> str:
+    """As `of_zero`, of an operator of TensorFlow."""
+    return _IN_TENSORFLOW.get(op, "backward")
 
 
 def of_zero(op: str) -> str:

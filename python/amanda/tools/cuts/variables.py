@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import sys
 import weakref
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from .cut import Cut, Finding, Verdict
 from .eager_values import EagerValues
 from .reasons import REASONS
 from .rows import Row
+from .zeros import Zeros
 
 if TYPE_CHECKING:
     from amanda.toolkit.tensorflow import Differentiated, End, Sought
@@ -32,13 +34,20 @@ class Variable:
     shape: tuple[int, ...]
     passes: int = 0  # in which it was asked for
     gradients: int = 0
+    is_zero: bool | None = None  # all that were read; None if none was
     cuts: tuple[Cut, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
         if not self.gradients:
             return "none"
+        if self.is_zero:
+            return "zero"
         return "ok" if self.gradients == self.passes else "partial"
+
+    @property
+    def is_finding(self) -> bool:
+        return self.verdict in ("none", "zero") and not any(cut.is_meant for cut in self.cuts)
 
 
 class Variables:
@@ -49,6 +58,9 @@ class Variables:
         self._known: dict[object, Variable] = {}
         self._seen: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # calls, by graph
         self._values = EagerValues()
+        self._zeros = Zeros()
+        self._zero_cuts: dict[object, list[Cut]] = {}  # by variable
+        self._in_graph: dict[object, tuple[weakref.ref[Any], list[str]]] = {}  # by variable: what is differentiated
         self._stop: list[Callable[[], None]] = []
 
     # ---- the scope --------------------------------------------------------------------------------------------------
@@ -56,17 +68,21 @@ class Variables:
     def begin(self) -> None:
         """Asks for the gradients of eager code, if TensorFlow's driver is loaded."""
         if not self._stop and "amanda.drivers.tensorflow.port" in sys.modules:
-            from amanda.toolkit.tensorflow import listen_to_differentiated, listen_to_reads
+            from amanda.toolkit.tensorflow import listen_to_differentiated, listen_to_reads, listen_to_roles
 
             self._stop = [listen_to_differentiated(self._judge), listen_to_reads(self._values.read)]
+            self._stop.append(listen_to_roles(self._zeros.read))
 
     def end(self) -> None:
+        self._judged()  # while the graphs are there
         while self._stop:
             self._stop.pop()()
 
     def reset(self) -> None:
         self.passes = 0
         self._known.clear()
+        self._zero_cuts.clear()
+        self._zeros.reset()
 
     # ---- operators --------------------------------------------------------------------------------------------------
 
@@ -74,12 +90,15 @@ class Variables:
         """An analysis routine of forward and backward operators. A gradient in a graph counts when its graph has run a
         backward operator."""
         self.begin()
+        if context.is_backward():
+            self._zeros.analyze_backward(context)
         if context.is_backward() and not shows_after_run(context):
             for symbol in (*context.grad_outputs, *context.grad_inputs):
                 self._look_at_graph(symbol)
 
     def see(self, context: OpContext) -> None:
         """The same, of a forward operator, with its results."""
+        self._zeros.see(context)
         if shows_after_run(context):
             self._values.see(context)
             context.insert_after_op(self._count, inputs=[])
@@ -100,6 +119,8 @@ class Variables:
     # ---- gradients --------------------------------------------------------------------------------------------------
 
     def _judge(self, call: Differentiated) -> None:
+        from amanda.toolkit.tensorflow import differentiated_in
+
         self.passes += 1
         for sought in call.variables:
             variable = self._of(sought)
@@ -107,6 +128,15 @@ class Variables:
             variable.gradients += sought.has_gradient
             if not sought.has_gradient and not variable.cuts:
                 variable.cuts = tuple(self._cuts(call, sought))
+            key = sought.value.key
+            if not sought.has_gradient:
+                continue
+            if not differentiated_in(call.targets[0]):
+                if self._zeros.is_zero(key) and not self._zero_cuts.get(key):
+                    self._zero_cuts[key] = self._values.zero_cuts_of(call.targets, key, self._zeros)
+            else:
+                graph = weakref.ref(call.targets[0].graph)
+                self._in_graph[key] = graph, [target.name for target in call.targets]
 
     def _of(self, sought: Sought) -> Variable:
         known = self._known.get(sought.value.key)
@@ -136,24 +166,48 @@ class Variables:
 
     # ---- results ----------------------------------------------------------------------------------------------------
 
+    def _judged(self) -> list[Variable]:
+        """All variables; those whose gradients were zero with the operators that made them so."""
+        found = []
+        for key, one in self._known.items():
+            one = dataclasses.replace(one, is_zero=self._zeros.is_zero(key))
+            if one.verdict == "zero":
+                cuts = self._zero_cuts.get(key) or self._cuts_in_graph(key)
+                one = dataclasses.replace(one, cuts=tuple(cuts or [_plain("where is not seen")]))
+            found.append(one)
+        return found
+
+    def _cuts_in_graph(self, key: object) -> list[Cut]:
+        reference, names = self._in_graph.get(key, (lambda: None, []))
+        graph = reference()
+        if graph is None:
+            return []
+        targets = [graph.get_tensor_by_name(name) for name in names]
+        cuts = self._zero_cuts[key] = self._zeros.cuts_of(targets, key)
+        return cuts
+
+    def unread(self) -> int:
+        """The number of variables that got gradients, of which none was read."""
+        return sum(one.is_zero is None and one.gradients > 0 for one in self._judged())
+
     def findings(self) -> list[Finding]:
-        groups: dict[tuple[Cut, ...], list[Variable]] = {}
-        for one in self._known.values():
-            if one.verdict == "none":
-                groups.setdefault(one.cuts, []).append(one)
+        groups: dict[tuple[Verdict, tuple[Cut, ...]], list[Variable]] = {}
+        for one in self._judged():
+            if one.is_finding:
+                groups.setdefault((one.verdict, one.cuts), []).append(one)
         return [
             Finding(
-                "none",
+                verdict,
                 tuple(one.name for one in group),
                 cuts,
                 max(one.passes for one in group),
                 any(len(one.shape) > 1 for one in group),
             )
-            for cuts, group in groups.items()
+            for (verdict, cuts), group in groups.items()
         ]
 
     def rows(self) -> list[Row]:
-        rows = [_row(one) for one in self._known.values()]
+        rows = [_row(one) for one in self._judged()]
         return sorted(rows, key=lambda row: (not row.is_finding, row.verdict == "ok"))
 
 
@@ -178,23 +232,20 @@ def _shape(sought: Sought) -> tuple[int, ...]:
 
 
 def _row(one: Variable) -> Row:
-    last = one.cuts[0].last or _NOWHERE if one.cuts and one.verdict == "none" else _NOWHERE
-    end = one.cuts[0].end or _NOWHERE if one.cuts and one.verdict == "none" else _NOWHERE
-    elements = 1
-    for size in one.shape:
-        elements *= size
-    cuts = one.cuts if one.verdict == "none" else ()
+    cuts = one.cuts if one.verdict in ("none", "zero") else ()
+    last = cuts[0].last or _NOWHERE if cuts else _NOWHERE
+    end = cuts[0].end or _NOWHERE if cuts else _NOWHERE
     return Row(
         one.name,
         one.verdict,
-        one.verdict == "none",
+        one.is_finding,
         cuts[0].reason if cuts else "",
         "; ".join(map(str, cuts)),
         *last[1:],
         *end[1:],
         passes=one.passes,
-        gradients=one.gradients,
-        zeros=0,
+        gradients=0 if one.verdict == "zero" else one.gradients,
+        zeros=one.gradients if one.verdict == "zero" else 0,
         idle=0,
-        elements=elements,
+        elements=math.prod(one.shape),
     )

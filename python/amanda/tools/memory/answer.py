@@ -16,16 +16,23 @@ REPEATED = 3  # results of one operator that are alive at once: the program keep
 
 
 def answer_of(
-    held: Sequence[Held], peaks: Mapping[str, int], growth: Growth, owners: MemoryGrowth | None = None
+    held: Sequence[Held],
+    peaks: Mapping[str, int],
+    growth: Growth,
+    owners: MemoryGrowth | None = None,
+    unknown: str = "",
 ) -> str:
-    """`held`: at the peak; `peaks`: bytes, by device; `owners`: of what grows, if they were searched for."""
+    """`held`: at the peak; `peaks`: bytes, by device; `owners`: of what grows, if they were searched for; `unknown`: what
+    is not counted, if the bytes are a part of what there was."""
     if not held:
         return "no memory was allocated"
     grows = [str(growth), _kept(held)] if owners is None else [owners.answer()]
-    return "\n".join(filter(None, [*grows, *(_peak(held, *peak) for peak in peaks.items())]))
+    return "\n".join(
+        filter(None, [*grows, *(_peak(held, *peak, least=bool(unknown)) for peak in peaks.items()), unknown])
+    )
 
 
-def _peak(held: Sequence[Held], device: str, peak: int) -> str:
+def _peak(held: Sequence[Held], device: str, peak: int, *, least: bool) -> str:
     here = [block for block in held if block.device == device]
     kind, _ = _most(here, "kind")
     line, of_line = _most([block for block in here if block.kind == kind], "source")
@@ -34,9 +41,8 @@ def _peak(held: Sequence[Held], device: str, peak: int) -> str:
     where = f", {size(of_line)} of that made at {line_of_code(line)}" if line else ""
     by = f" and kept by {kept}" if where and kept and kind != "parameter" else ""
     what = {"other": "other memory", "temporary": "temporary memory", "optimizer state": "the state of optimizers"}
-    return (
-        f"{device}: {size(peak)} at the peak, {percent(of_kind / peak)} of it {what.get(kind, f'{kind}s')}{where}{by}"
-    )
+    most = f"{'at least ' * least}{size(peak)} at the peak"
+    return f"{device}: {most}, {percent(of_kind / peak)} of it {what.get(kind, f'{kind}s')}{where}{by}"
 
 
 def _kept(held: Sequence[Held]) -> str:

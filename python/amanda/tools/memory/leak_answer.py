@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from amanda.toolkit.answers import ordinal, percent, size
 from amanda.toolkit.evidence import counted
@@ -40,7 +40,9 @@ def answer_of(samples: Sequence[Sample], rows: Sequence[LeakRow], step: str, ste
         how = [_unknown(samples, step)]
     else:
         how = [f"no memory was found to grow from {step} to {step}"]
-    return "\n".join(filter(None, ["; ".join(how), _seen(first, last, step, steps), _graphs(samples, step)]))
+    return "\n".join(
+        filter(None, ["; ".join(how), _seen(first, last, step, steps), _graphs(samples, step), _traces(samples, step)])
+    )
 
 
 def _unknown(samples: Sequence[Sample], step: str) -> str:
@@ -82,17 +84,30 @@ def _kept(row: LeakRow) -> str:
 
 def _graphs(samples: Sequence[Sample], step: str) -> str:
     """Graphs that grow without holding memory of PyTorch's allocators: their nodes are in memory, too."""
-    found: collections.Counter[str] = collections.Counter()
-    first, before, last = samples[-LEAST:]
-    for owner, count in last.nodes.items():
-        rates = [
-            (sample.nodes.get(owner, 0) - earlier.nodes.get(owner, 0)) / (sample.step - earlier.step)
-            for earlier, sample in ((first, before), (before, last))
-        ]
-        if min(rates) >= 1:
-            found[owner] = round((count - first.nodes.get(owner, 0)) / (last.step - first.step))
-    if not found:
+    owner, count = _most_grown([sample.nodes for sample in samples], samples)
+    if not count:
         return ""
-    (owner, count), *_ = found.most_common(1)
     nodes = counted(count, "node")
     return f"{owner} grows by {nodes} per {step}, each of some hundred bytes that PyTorch's allocators do not report"
+
+
+def _traces(samples: Sequence[Sample], step: str) -> str:
+    """Functions that are traced again and again: TensorFlow keeps each graph."""
+    name, count = _most_grown([sample.traces for sample in samples], samples)
+    if not count:
+        return ""
+    return (
+        f"the function {name} is traced again: it has {counted(count, 'graph')} more per {step}, whose memory is not "
+        "counted; arguments that are numbers or objects of Python are a new trace for each value"
+    )
+
+
+def _most_grown(counts: Sequence[Mapping[str, int]], samples: Sequence[Sample]) -> tuple[str, int]:
+    """The name of which there is at least one more per step, lately and before, and how many."""
+    found: collections.Counter[str] = collections.Counter()
+    (first, before, last), steps = counts[-LEAST:], [sample.step for sample in samples[-LEAST:]]
+    for name, count in last.items():
+        middle, least = before.get(name, 0), first.get(name, 0)
+        if min((middle - least) / (steps[1] - steps[0]), (count - middle) / (steps[2] - steps[1])) >= 1:
+            found[name] = round((count - least) / (steps[2] - steps[0]))
+    return next(iter(found.most_common(1)), ("", 0))

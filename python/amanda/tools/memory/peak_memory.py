@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amanda import Error, OpContext, Tool
-from amanda.toolkit import NativeRoutine, Place, Results, Skips, chrome_trace, eager_only, locks, native
+from amanda.toolkit import NativeRoutine, Place, Results, Skips, chrome_trace, eager_only, frameworks, locks, native
 from amanda.toolkit.figures import Curve
 from amanda.toolkit.frames import user_line
 
 from .answer import answer_of
 from .growth import Growth
 from .memory_growth import MemoryGrowth
+from .optimizer_steps import OptimizerSteps
 from .rows import GRAPHS, GROUPINGS, GroupBy, Held, Kind, Row, rows_of
 from .samples import Samples
 from .site import OUTSIDE, Site
 from .snapshot import MemorySnapshot
+from .values import UNKNOWN, Values
 
 if TYPE_CHECKING:
     import torch
@@ -60,6 +63,10 @@ class PeakMemory(Results[Row, GroupBy], Tool):
     Rows are by "kind" (the default), "id", "op", "module" or "line" of the operator that made it, largest first. See `Row`
     for the kinds, and `Results` for `rows`, `table`, `to_pandas` and `reset`.
 
+    TensorFlow reports no allocations. There it counts values: those of eager tensors and variables, and results of
+    operators in graphs and functions. Such a result is there from its operator to the last one that takes it, in the
+    order of the program. `answer` says what is not counted. There is no `timeline` and no `at_error`.
+
     `torch.profiler` is notified of memory at the same place, so it cannot be on at the same time.
 
     Arguments:
@@ -82,7 +89,9 @@ class PeakMemory(Results[Row, GroupBy], Tool):
     _groupings = GROUPINGS
 
     def __init__(self, model: torch.nn.Module | None = None, *, growth: bool = False) -> None:
-        importlib.import_module("torch")  # whose allocators report memory
+        self._has_torch = bool(importlib.util.find_spec("torch")) or not importlib.util.find_spec("tensorflow")
+        if self._has_torch:
+            importlib.import_module("torch")  # whose allocators report memory
         super().__init__()
         self._model = model
         self._skips = Skips("memory")
@@ -94,14 +103,25 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         self._watch: Any = None  # of optimizers, while a thread is in a scope
         self._at_error: MemorySnapshot | None = None
         self._growth = Growth()
-        self._samples = Samples(lambda: self._recorder, lambda: self._blocks(at_peak=False)) if growth else None
+        self._values = Values(self._new_site, self._site, self._on_values)  # of TensorFlow
+        self._samples = self._make_samples() if growth else None
         self.growth = None if self._samples is None else MemoryGrowth(self._samples, self._site)
         self.add_inst_for_op(self._analyze)
         self.add_inst_for_op(self._analyze_backward, backward=True)
 
+    def _make_samples(self) -> Samples:
+        if not self._has_torch:
+            return Samples(lambda: self._values, self._values.blocks, OptimizerSteps, self._values.traces)
+        from .steps import Steps  # here: it imports torch
+
+        return Samples(lambda: self._recorder, lambda: self._blocks(at_peak=False), Steps)
+
     # ---- measuring --------------------------------------------------------------------------------------------------
 
     def on_enter(self) -> None:
+        self._values.begin()
+        if not self._has_torch:
+            return
         if self._recorder is None:
             self._recorder = native.torch_tools.MemoryRecorder()
         from . import owners
@@ -119,6 +139,9 @@ class PeakMemory(Results[Row, GroupBy], Tool):
                 self._watch = owners.Watch(self._note, self._on_step)
 
     def on_exit(self, error: BaseException | None) -> None:
+        self._values.end()
+        if not self._has_torch:
+            return
         running = self._recorder.running()
         self._recorder.unlisten()
         with self._lock:
@@ -134,6 +157,9 @@ class PeakMemory(Results[Row, GroupBy], Tool):
             self._at_error = MemorySnapshot(self._held(at_peak=False), f"when {asked} ran out of memory")
 
     def _analyze(self, context: OpContext) -> None:
+        if frameworks.is_tensorflow(context):
+            self._values.analyze(context, self._number(context))
+            return
         if eager_only.leaves_out(context, self._skips, self.needs_eager):
             return
         enter, leave = self._routines(context)
@@ -143,6 +169,9 @@ class PeakMemory(Results[Row, GroupBy], Tool):
             context.insert_before_op(self._samples.steps.on_call, inputs=[])
 
     def _analyze_backward(self, context: OpContext) -> None:
+        if frameworks.is_tensorflow(context):
+            self._values.analyze(context, self._number(context))
+            return
         if eager_only.leaves_out(context, self._skips, self.needs_eager):
             return
         enter, leave = self._routines(context)
@@ -152,18 +181,30 @@ class PeakMemory(Results[Row, GroupBy], Tool):
     def _routines(self, context: OpContext) -> tuple[NativeRoutine, NativeRoutine]:
         site = self._number(context)
         return (
-            NativeRoutine(self._recorder.enter(site), _never),
-            NativeRoutine(self._recorder.leave(site), _never),
+            native.always(self._recorder.enter(site)),
+            native.always(self._recorder.leave(site)),
         )
 
     def _number(self, context: OpContext) -> int:
         node = context.get_backward_op()
-        line = user_line(context) if self._samples is not None and node is None else ""
+        of_torch = self._samples is not None and frameworks.is_torch(context)
+        line = user_line(context) if of_torch and node is None else ""
         with self._lock:
             number = self._numbers.setdefault((context.op_id, context.get_backward_op_id()), len(self._sites))
             if number == len(self._sites):
                 self._sites.append(Site(Place.of(context), node.__name__ if node is not None else "", line))
             return number
+
+    def _new_site(self, site: Site) -> int:
+        with self._lock:
+            self._sites.append(site)
+            return len(self._sites) - 1
+
+    def _on_values(self, optimizer: Any, live_bytes: int) -> None:
+        """An optimizer of TensorFlow has stepped."""
+        self._growth.add(live_bytes)
+        if self._samples is not None and not self._has_torch:
+            self._samples.steps.on_optimizer(optimizer)
 
     def _on_step(self, optimizer: Any) -> None:
         self._growth.add(sum(live for _, _, live, *_ in self._devices()))
@@ -186,17 +227,18 @@ class PeakMemory(Results[Row, GroupBy], Tool):
     @property
     def peak_bytes(self) -> dict[str, int]:
         """The most that was in use at one time, of what was allocated in the scope, by device."""
-        return {device: peak for device, peak, *_ in self._devices()}
+        return {device: peak for device, peak, *_ in self._devices()} | self._values.peak_bytes()
 
     @property
     def live_bytes(self) -> dict[str, int]:
         """The bytes in use now that were allocated in the scope, by device."""
-        return {device: live for device, _, live, *_ in self._devices()}
+        return {device: live for device, _, live, *_ in self._devices()} | self._values.live_bytes()
 
     @property
     def allocated_bytes(self) -> dict[str, int]:
         """All bytes that were allocated in the scope, by device, also those that have been freed."""
-        return {device: allocated for device, _, _, _, allocated, _ in self._devices()}
+        found = {device: allocated for device, _, _, _, allocated, _ in self._devices()}
+        return found | self._values.allocated_bytes()
 
     @property
     def at_error(self) -> MemorySnapshot | None:
@@ -246,6 +288,7 @@ class PeakMemory(Results[Row, GroupBy], Tool):
             self._recorder.reset()
         self._skips.reset()
         self._growth = Growth()
+        self._values.reset()
         self._at_error = None
         if self._samples is not None:
             self._samples.reset()
@@ -259,16 +302,19 @@ class PeakMemory(Results[Row, GroupBy], Tool):
     def answer(self) -> str:
         if not self.evidence().operators:
             return "no operator ran whose memory could be measured"
-        return answer_of(self._held(at_peak=True), self.peak_bytes, self._growth, self.growth)
+        unknown = UNKNOWN if self._values.is_used else ""
+        return answer_of(self._held(at_peak=True), self.peak_bytes, self._growth, self.growth, unknown)
 
     def _remarks(self, by: GroupBy) -> list[str]:
-        peaks = [f"{device}: {peak / 1e6:.3f} MB at the peak" for device, peak in self.peak_bytes.items()]
+        least = "at least " if self._values.is_used else ""
+        peaks = [f"{device}: {least}{peak / 1e6:.3f} MB at the peak" for device, peak in self.peak_bytes.items()]
         return [*peaks, self._skips.caption()]
 
     def _held(self, *, at_peak: bool) -> list[Held]:
         with self._lock:
             marks = list(self._marks)
-        return [self._held_by(block, device, marks) for block, device in self._blocks(at_peak=at_peak)]
+        found = [self._held_by(block, device, marks) for block, device in self._blocks(at_peak=at_peak)]
+        return found + self._values.held(at_peak=at_peak)
 
     def _blocks(self, *, at_peak: bool) -> list[tuple[_Block, str]]:
         """With their devices."""
@@ -307,7 +353,3 @@ def _is_out_of_memory(error: BaseException) -> bool:
     with contextlib.suppress(Exception):  # an exception of the program may have no text
         return any(text in str(error) for text in OUT_OF_MEMORY)
     return False
-
-
-def _never(*arguments: object) -> None:
-    """For `NativeRoutine`: the routines in C++ never decline."""

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 FIRST = 2  # step: gradients and the state of optimizers are there
 LEAST = 3  # samples, before anything is said; so many are taken, however long it takes
@@ -58,6 +58,7 @@ class Sample:
     live_bytes: int
     amounts: Mapping[Group, Amount]
     nodes: Mapping[str, int]  # of graphs, by owner
+    traces: Mapping[str, int]  # of functions
     is_complete: bool  # the search had the time that it needed
 
 
@@ -67,18 +68,44 @@ def is_rising(samples: Sequence[Sample]) -> bool:
     return sizes == sorted(set(sizes)) and len(sizes) == LEAST and sizes[-1] > (1 + NOTABLE) * sizes[0]
 
 
+class StepCounter(Protocol):
+    """Where steps of a program end."""
+
+    what: str
+    count: int
+
+    def on_optimizer(self, optimizer: Any) -> None:
+        """An optimizer has stepped."""
+
+    def marks(self) -> bool:
+        """Whether `on_call` has to be called before each run of the operator that is being analyzed."""
+
+    def on_call(self) -> None:
+        """A marked operator runs."""
+
+    def reset(self) -> None:
+        """The next step is the first."""
+
+
 class Samples:
     """Takes samples at the ends of steps: few, since each looks at all objects of the program.
 
     Arguments:
-        recorder: returns the `MemoryRecorder`.
+        recorder: returns the `MemoryRecorder`, or the `Values`.
         blocks: returns what is in memory now, each block as PeakMemory has it and with its device.
+        steps: makes the steps, of which the argument is to be called at the end of each.
+        traces: counts the graphs that functions have, by name.
     """
 
-    def __init__(self, recorder: Callable[[], Any], blocks: Callable[[], Sequence[tuple[Any, str]]]) -> None:
-        from .steps import Steps  # here: it imports torch
-
-        self.steps = Steps(self._on_step)
+    def __init__(
+        self,
+        recorder: Callable[[], Any],
+        blocks: Callable[[], Sequence[tuple[Any, str]]],
+        steps: Callable[[Callable[[], object]], StepCounter],
+        traces: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        self.steps = steps(self._on_step)
+        self._traces = traces
         self.taken: list[Sample] = []
         self._recorder, self._blocks = recorder, blocks
         self._unfound = 0  # bytes that the program's own variables did not lead to, at the last sample
@@ -113,7 +140,7 @@ class Samples:
         return max(FREE, SHARE * (time.monotonic() - self._began))
 
     def _sample(self, step: int) -> Sample:
-        from .holders import Search  # here: it imports torch
+        from .holders import Search  # here: the framework is imported
 
         blocks = self._blocks()
         newer = [(block, device) for block, device in blocks if block.serial > self._first_serial]
@@ -135,4 +162,4 @@ class Samples:
             if name is not None and len(amount.names) < 2:
                 amount.names.add(str(name))
         live = sum(block.bytes for block, _ in blocks)
-        return Sample(step, live, dict(amounts), search.nodes, search.is_complete)
+        return Sample(step, live, dict(amounts), search.nodes, self._traces(), search.is_complete)

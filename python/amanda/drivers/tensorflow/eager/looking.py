@@ -94,8 +94,14 @@ class Observer:
         op_name: str | None = None,
         graph: Any = None,
     ) -> None:
-        if name in self._unwanted or graph is not None:
+        if graph is not None:
             return
+        if name not in self._unwanted:
+            self._see(name, inputs, attributes, outputs)
+        if passing.results_are_listened_to():
+            passing.note_results(name, inputs, outputs, is_backward=self._gradient is not None)
+
+    def _see(self, name: str | bytes, inputs: Sequence[Any], attributes: Sequence[Any], outputs: Sequence[Any]) -> None:
         type = eager_operands.type_named(EAGER, _text(name))
         if self._gradient is not None:
             if type is not None:
@@ -111,7 +117,7 @@ class Observer:
             self._unwanted.add(name)
         elif type is not None:
             coverage.shown(EAGER, type.name, type.number, is_backward=False)
-            self._forward(type, inputs, attributes, outputs, sys._getframe(1))
+            self._forward(type, inputs, attributes, outputs, sys._getframe(2))
             if type.name in passing.WRITES and passing.is_listened_to():
                 passing.note_write(type.name, inputs)
 
@@ -183,6 +189,10 @@ class Observer:
             for known in [known for known in self._shown if known.is_over()] or list(self._shown):
                 del self._shown[known]
         return self._shown.setdefault(toolset, {})
+
+    @property
+    def computes_gradients(self) -> bool:
+        return self._gradient is not None
 
     @contextlib.contextmanager
     def in_gradient(self) -> Iterator[list[Ran]]:
@@ -262,6 +272,12 @@ class _Here(threading.local):
 
 
 _here = _Here()
+
+
+def in_gradient() -> bool:
+    """True while this thread computes gradients."""
+    here: _Here | None = _here  # None when the interpreter ends
+    return here is not None and here.observer.computes_gradients
 
 
 def _switched() -> None:

@@ -94,7 +94,7 @@ def address_of(operand: Any) -> int | None:
     if not is_value(operand):
         if not hasattr(operand, "handle"):
             return None
-        with port.stop_recording():
+        with port.eagerly(), port.stop_recording():
             operand = tf.raw_ops.ReadVariableOp(resource=operand.handle, dtype=tf.as_dtype(operand.dtype))
     array = array_of(operand)
     return int(array.__array_interface__["data"][0]) if array.size else None

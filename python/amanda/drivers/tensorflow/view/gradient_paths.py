@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
@@ -26,6 +26,15 @@ class End(NamedTuple):
     operator: str
     place: places.Place
     last: tuple[str, places.Place] | None  # None behind the variable itself
+
+
+class Stop(NamedTuple):
+    """An operator at which a function has chosen to stop, and the one before it."""
+
+    operator: str
+    place: places.Place
+    last: tuple[str, places.Place] | None
+    variables: frozenset[object]  # keys of those that are its operands
 
 
 class Paths(NamedTuple):
@@ -79,6 +88,14 @@ def paths_of(targets: Sequence[tf.Tensor], key: object, *, has_tape: bool, is_wa
     return Paths(True, True, tuple(ends), None)
 
 
+def ends_where(targets: Sequence[tf.Tensor], key: object, is_end: Callable[[str, int, int], bool | None]) -> list[Stop]:
+    """Follows a variable, `key`, to what is differentiated, until operators for which `is_end(type, id, position)` is not
+    None: those for which it is true. The position is that of the operand on the way."""
+    walk = _Walk(targets)
+    starts = [*dict.fromkeys(one for graph in walk.graphs() for one in _uses_of(graph, key))]
+    return list(walk.stopped(starts, is_end))
+
+
 class _Walk:
     """Through the graph of what is differentiated, and the functions that it calls."""
 
@@ -120,6 +137,30 @@ class _Walk:
             if has_tape and op_types.computes(op) and op.name not in known and not unrecorded:
                 unrecorded[op] = End("tape", op.type, _place(op), last)
         return [*customs.values()] or [*unrecorded.values()]
+
+    def stopped(self, starts: Iterable[tf.Operation], is_end: Callable[[str, int, int], bool | None]) -> Iterator[Stop]:
+        """See `ends_where`."""
+        waiting: collections.deque[tuple[tf.Operation, int, tuple[str, places.Place] | None]]
+        waiting = collections.deque((op, 0, None) for op in starts)
+        seen: set[tuple[tf.Operation, int]] = set()
+        while waiting:
+            op, position, last = waiting.popleft()
+            is_led = any(output.ref() in self.before for output in op.outputs)
+            if (op, position) in seen or not is_led or _why_closed(op) is not None:
+                continue
+            seen.add((op, position))
+            if op_types.computes(op):
+                place = _place(op)
+                found = is_end(op.type, place.id, position)
+                if found is not None:
+                    if found:
+                        read = [variables.variable_of(operand) for operand in op.inputs]
+                        yield Stop(op.type, place, last, frozenset(one.key for one in read if one is not None))
+                    continue
+                last = op.type, place
+            for output in op.outputs:
+                for user in self._users(output):
+                    waiting.extend((user, at, last) for at in _positions(user, output))
 
     def _reached(self, starts: Iterable[tf.Operation]) -> Iterator[tuple[tf.Operation, Any]]:
         """The operators on paths to the targets, from the variable on; not those behind one that passes no gradient on.
@@ -173,6 +214,16 @@ class _Walk:
                 yield from (
                     one for one, inner in zip(op.graph.outputs, op.graph.inputs, strict=False) if inner is tensor
                 )
+
+
+def _positions(op: tf.Operation, tensor: tf.Tensor) -> list[int]:
+    """The positions of an operator's operands that are this value; 0 where a function begins."""
+    given = [
+        position
+        for position, operand in enumerate(op_types.inputs_of(op))
+        if any(op.inputs[index] is tensor for _, index in op_types.members(operand))
+    ]
+    return given or [0]
 
 
 def _why_closed(op: tf.Operation) -> Reason | None:

@@ -1,4 +1,4 @@
-"""Values that no operator which tools see makes: sums of gradients, and what variables hold."""
+"""Values that no operator which tools see makes: sums of gradients, what variables hold, and results of functions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from amanda import _core
 from amanda.drivers.tensorflow import port
 from amanda.drivers.tensorflow.eager import operands as eager_operands
 from amanda.drivers.tensorflow.view import variables
@@ -33,9 +34,11 @@ class Passed(NamedTuple):
 
 Listener = Callable[[Passed], object]
 ReadListener = Callable[[Sequence[object], Sequence[Any], Sequence[Any]], object]
+ResultListener = Callable[[str, Sequence[Any], Sequence[Any], bool], object]
 
 _listeners: list[Listener] = []
 _read_listeners: list[ReadListener] = []
+_result_listeners: list[ResultListener] = []
 
 
 def listen(listener: Listener) -> Callable[[], None]:
@@ -49,6 +52,29 @@ def listen_to_reads(listener: ReadListener) -> Callable[[], None]:
     a scope is open. The keys, as of `VariableValue`, are those of variables that it reads. The result ends that."""
     _read_listeners.append(listener)
     return functools.partial(_read_listeners.remove, listener)
+
+
+def listen_to_results(listener: ResultListener) -> Callable[[], None]:
+    """Calls `listener(operator, inputs, outputs, is_backward)` when an operator has run in eager code, or a function that
+    eager code calls, after the routines of tools. The result ends that."""
+    _result_listeners.append(listener)
+    return functools.partial(_result_listeners.remove, listener)
+
+
+def results_are_listened_to() -> bool:
+    return bool(_result_listeners)
+
+
+def note_results(operator: str | bytes, inputs: Any, outputs: Any, *, is_backward: bool) -> None:
+    if not _core.is_enabled():
+        return
+    name = operator.decode() if isinstance(operator, bytes) else operator
+    for listener in list(_result_listeners):
+        listener(name, _listed(inputs), _listed(outputs), is_backward)
+
+
+def _listed(operands: Any) -> Sequence[Any]:
+    return operands if isinstance(operands, list | tuple) else [operands]
 
 
 def reads_are_listened_to() -> bool:

@@ -56,6 +56,16 @@ def variable_behind(resource: Any) -> VariableValue | None:
     return _of_resource(resource, True) if isinstance(resource, tf.Tensor) and hasattr(resource, "graph") else None
 
 
+def value_key(symbol: Any) -> object | None:
+    """The same for all symbols of a graph that have one value: an identity, or a capture of a function, has that of its
+    operand. None outside of graphs."""
+    found = None
+    while isinstance(symbol, tf.Tensor) and hasattr(symbol, "graph"):
+        found = symbol
+        symbol = symbol.op.inputs[0] if symbol.op.type in _SAME else _captured(symbol)
+    return None if found is None else (_numbers.of(found.graph), found.name)
+
+
 def value_of(variable: Any) -> VariableValue | None:
     """The value of a variable of the program, tf.Variable or Keras'."""
     handle = variable.handle

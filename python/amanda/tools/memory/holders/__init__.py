@@ -1,4 +1,4 @@
-"""Who holds a tensor: the way from a variable of the program to it. Imports torch: import it where an operator has run."""
+"""Who holds a tensor: the way from a variable of the program to it. Import it where an operator has run."""
 
 from .names import Name
 from .search import Search

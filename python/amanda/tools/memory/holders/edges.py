@@ -15,19 +15,16 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-
-from amanda.toolkit.torch import TensorBase, WithoutTorchFunction
-
+from . import kinds
 from .variables import variables_of
 
 EdgesOf = Callable[[Any], list[Any]]
 
-_ATOMS = (
+_ATOMS: tuple[Any, ...] = (
     *(str, bytes, bytearray, int, float, complex, bool, type(None), type(...), type(NotImplemented), range, slice),
     *(types.CodeType, types.ModuleType, types.GetSetDescriptorType, types.MemberDescriptorType),
     *(types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType, memoryview),
-    *(weakref.ref, weakref.ProxyType, weakref.CallableProxyType, torch.Size, torch.dtype, torch.device, torch.layout),
+    *(weakref.ref, weakref.ProxyType, weakref.CallableProxyType, *kinds.ATOMS),
 )
 GENERATORS = {types.GeneratorType: "gi_frame", types.CoroutineType: "cr_frame", types.AsyncGeneratorType: "ag_frame"}
 _WITHOUT_GC = (dict, tuple)  # may hold tensors also where the garbage collector does not follow them
@@ -49,7 +46,7 @@ class Edges:
 
     def _of(self, kind: type) -> EdgesOf | None:
         bases = kind.__mro__
-        if TensorBase in bases:
+        if kinds.TENSOR in bases:
             self.tensors.add(kind)
             return _of_tensor
         if is_node(kind):
@@ -74,30 +71,32 @@ _HAS_GC = 1 << 14  # Py_TPFLAGS_HAVE_GC
 
 def is_node(kind: type) -> bool:
     """True if objects of this type are nodes of autograd's graphs."""
-    return bool(issubclass(kind, torch.autograd.graph.Node))
+    return bool(issubclass(kind, kinds.NODE))
 
 
 def _of_tensor(tensor: Any) -> list[Any]:
-    """Inside `WithoutTorchFunction`: reading these attributes calls nothing of the program."""
-    return [*gc.get_referents(tensor), *_in_cpp(tensor)]
+    """Inside `kinds.untouched`: reading these attributes calls nothing of the program."""
+    return [*gc.get_referents(tensor), *(_in_cpp(tensor) if kinds.NODE else ())]
 
 
 def _in_cpp(tensor: Any) -> Iterator[Any]:
     with contextlib.suppress(RuntimeError):  # a tensor without storage, or of a transformation that has ended
-        node = None if TensorBase.is_leaf.__get__(tensor) else TensorBase.grad_fn.__get__(tensor)
+        node = None if kinds.TENSOR.is_leaf.__get__(tensor) else kinds.TENSOR.grad_fn.__get__(tensor)
         if node is not None:
             yield node
         if gradient(tensor) is not None:
             yield gradient(tensor)
-        if TensorBase._is_view(tensor):
-            yield TensorBase._base.__get__(tensor)
+        if kinds.TENSOR._is_view(tensor):
+            yield kinds.TENSOR._base.__get__(tensor)
 
 
 def gradient(tensor: Any) -> Any:
     """Its `.grad`, if it can have one."""
-    if not TensorBase.is_leaf.__get__(tensor) and not TensorBase.retains_grad.__get__(tensor):
+    if not kinds.NODE:
         return None
-    return TensorBase.grad.__get__(tensor)
+    if not kinds.TENSOR.is_leaf.__get__(tensor) and not kinds.TENSOR.retains_grad.__get__(tensor):
+        return None
+    return kinds.TENSOR.grad.__get__(tensor)
 
 
 def _of_node(node: Any, saved: list[str]) -> list[Any]:
@@ -137,7 +136,3 @@ def _of_function(function: types.FunctionType) -> list[Any]:
 def _of_generator(generator: Any) -> list[Any]:
     frame = getattr(generator, GENERATORS[type(generator)])
     return [] if frame is None else [frame]
-
-
-untouched = WithoutTorchFunction
-"""A context for all that is here."""

@@ -8,11 +8,9 @@ import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import torch
-
 from amanda.toolkit.frames import short_line
-from amanda.toolkit.torch import TensorBase
 
+from . import kinds
 from .edges import GENERATORS, gradient, is_node
 from .variables import variables_of
 
@@ -106,8 +104,8 @@ def _of_list(name: Name, parent: Any, child: Any, role: str) -> Name:
 
 def _of_object(name: Name, parent: Any, child: Any, role: str) -> Name:
     attributes, kind = _attributes_of(parent), type(parent)
-    role = "module" if torch.nn.Module in kind.__mro__ else "attributes"
-    if torch.optim.Optimizer in kind.__mro__:
+    role = "module" if kinds.MODULE in kind.__mro__ else "attributes"
+    if kinds.OPTIMIZER in kind.__mro__:
         role = f"optimizer {kind.__name__}"
     if child is attributes:
         return name._replace(role=role)
@@ -177,7 +175,7 @@ def _of_traceback(name: Name, parent: Any, child: Any, role: str) -> Name:
 def _of_tensor(name: Name, parent: Any, child: Any, role: str) -> Name:
     if is_node(type(child)):
         return name._replace(kind="saved activation", owner=name._what)
-    if TensorBase in type(child).__mro__:
+    if kinds.TENSOR in type(child).__mro__:
         if child is not gradient(parent):
             return name
         return name._replace(kind="gradient", text=_longer(name.text, ".grad"), owner=name._what)
@@ -250,7 +248,7 @@ def _is_cache(kind: type) -> bool:
 
 _RULES = (
     (_is_cache, _of_cache),
-    (_is(TensorBase), _of_tensor),
+    (_is(kinds.TENSOR), _of_tensor),
     (is_node, _of_node),
     (_is(dict), _of_dict),
     (_is(list, tuple, set, frozenset), _of_list),

@@ -10,8 +10,8 @@ from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 from amanda.toolkit.frames import is_library, outwards, short_line
-from amanda.toolkit.torch import RUN_MODULE
 
+from .kinds import RUN_MODULE
 from .names import Name, place_of
 
 

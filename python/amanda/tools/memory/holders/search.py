@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-import torch
-
 from . import roots, unreached
-from .edges import GENERATORS, Edges, untouched
+from .edges import GENERATORS, Edges
+from .kinds import untouched
 from .names import Name, child_of
 from .roots import Root
 
@@ -31,7 +30,7 @@ class Search:
 
     def __init__(
         self,
-        serials_of: Callable[[Sequence[torch.Tensor]], list[int]],
+        serials_of: Callable[[Sequence[Any]], list[int]],
         wanted: Collection[int],
         seconds: float,
         is_enough: Callable[[Collection[int]], bool],

@@ -9,8 +9,7 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from amanda.toolkit.torch import TensorBase
-
+from .kinds import TENSOR
 from .names import Name, place_of
 from .roots import Root
 
@@ -43,7 +42,7 @@ def in_cycles(others: Sequence[Any]) -> Iterator[Root]:
 
 
 def _is_tensor(thing: Any) -> bool:
-    return TensorBase in type(thing).__mro__
+    return TENSOR in type(thing).__mro__
 
 
 def _text(thing: Any) -> str:
