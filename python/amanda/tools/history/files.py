@@ -13,26 +13,31 @@ from amanda.toolkit.programs import Rank, this_rank
 from .alarms import Alarm
 from .parameter_histograms import Histogram
 from .series import Point
+from .wandb import WandbRun
 from .write_errors import explained
 
 LAYOUT = 2  # of a folder; see docs/tools/history.md
 
 
 class Files:
-    """Writers for these folders, where they are not None. From the first step on, a folder has a mark of each rank.
+    """Writers for these folders, and a run of W&B, where they are not None. From the first step on, a folder has a mark of
+    each rank.
 
     Raises:
+        TypeError: `wandb` is no run.
         ImportError: what one needs is not installed.
         FileExistsError: a folder has a run already, and this one does not resume it.
         OSError: a folder cannot be made.
     """
 
-    def __init__(self, parquet: Any, tensorboard: Any, resume: bool) -> None:
+    def __init__(self, parquet: Any, tensorboard: Any, wandb: Any, resume: bool) -> None:
         given = {"pyarrow": parquet, "tensorboard": tensorboard}
         self._folders = list(dict.fromkeys(Path(folder).absolute() for folder in given.values() if folder is not None))
         rank = this_rank()
         self._mark = f"history{rank.suffix}.json"
         self._writers = [_writer(needs, Path(folder), rank) for needs, folder in given.items() if folder is not None]
+        if wandb is not None:
+            self._writers.append(WandbRun(wandb))
         self._resume, self._started = resume, False
         for folder in self._folders:
             with explained(folder):

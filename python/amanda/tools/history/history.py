@@ -86,6 +86,7 @@ class History(Results[Row, GroupBy], StepTool):
         parquet: a folder for Parquet files: ``pandas.read_parquet(f"{folder}/series")``, and ``alarms``. Each of
             several ranks adds its part, ``series/rank=3``; `amanda.report` compares them.
         tensorboard: a folder for TensorBoard. Each of several ranks has a folder inside.
+        wandb: a run of Weights & Biases, as ``wandb.init(mode="offline")`` returns it. Names begin with "amanda/".
         resume: the folders have a run, which goes on. Their data of the first active step, and of later steps, is
             dropped.
         limits: the limits at which alarms are raised. With None, there are no alarms.
@@ -116,6 +117,7 @@ class History(Results[Row, GroupBy], StepTool):
         tools: Sequence[Results[Any, Any]] | None = None,
         parquet: str | os.PathLike[str] | None = None,
         tensorboard: str | os.PathLike[str] | None = None,
+        wandb: Any = None,
         resume: bool = False,
         limits: Limits | None = Limits(),  # noqa: B008 -- it is frozen
         on_alarm: Callable[[Alarm], object] | None = None,
@@ -160,7 +162,7 @@ class History(Results[Row, GroupBy], StepTool):
         if model is not None:
             self.watch(model)
         self._ask()
-        self._files = Files(parquet, tensorboard, resume)
+        self._files = Files(parquet, tensorboard, wandb, resume)
 
     def narrow(
         self, *, ops: str | Iterable[str] | None = None, modules: str | Iterable[str] | None = None, **unknown: Never

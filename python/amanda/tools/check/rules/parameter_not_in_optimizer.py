@@ -100,14 +100,14 @@ class ParameterNotInOptimizer(Rule):
                 self._with_gradient[key] = _Trained(reference, place, name, parameter._version)
 
     def at_end(self, ended_well: bool) -> None:
-        from ..gradients import few
-
         found: dict[tuple[str, str], list[_Trained]] = {}  # by operator and line: one for all layers of a kind
         for key, one in self._with_gradient.items():
             one.see()
             if one.steps and not one.is_written and key not in self._in_optimizers:
                 found.setdefault((one.place.name, one.place.source), []).append(one)
         for trained in found.values():
+            from ..gradients import few  # here: it imports torch
+
             names = few([one.name for one in trained])
             self.found(trained[0].place, f"{names} got gradients, and kept their first values")
         self._with_gradient.clear()
