@@ -57,7 +57,9 @@ def folded(paths: Iterable[str], most: int = 3) -> str:
     if common:
         return f"{'.'.join(common)}{'' if common[-1] == '*' else '.*'}"
     parts = list(dict.fromkeys(f"{path}.".partition(".")[0] for path in known))  # of the outermost module
-    return ", ".join(f"{one}.*" for one in parts) if len(parts) <= most else f"{texts[0]} and {len(texts) - 1} more"
+    if len(parts) > most:
+        return f"{texts[0]} and {len(texts) - 1} more"
+    return ", ".join(one if one in known else f"{one}.*" for one in parts)
 
 
 def _merged(paths: Sequence[str]) -> str:
