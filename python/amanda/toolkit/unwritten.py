@@ -92,7 +92,7 @@ class UnwrittenMemory(Tool):
                 self._places[context.op_id] = Place.of(context)
             if name in GROWS:
                 context.insert_before_op(always(memory.growing(context.op_id)), inputs=[0])
-                context.insert_after_op(always(memory.writing_some()), outputs=[], inputs=[0])
+                context.insert_after_op(_core.NativeRoutine(memory.writing_some(), _leave), outputs=[], inputs=[0])
             else:
                 context.insert_after_op(always(memory.allocating(context.op_id)))
         elif name == "copy_":
@@ -118,6 +118,10 @@ class UnwrittenMemory(Tool):
         written_to = marks.of(op.__name__, written, dict(zip(op.input_names, inputs, strict=True)))
         if written_to is not None:
             memory.mark(written, written_to)
+
+
+def _leave(**_: Any) -> None:
+    """It is not known which elements the operator has written."""
 
 
 def allocates(context: OpContext) -> bool:

@@ -2,6 +2,7 @@
 
 # ruff: noqa: SIM117 -- outside what is PyTorch's, inside the scope
 
+import contextlib
 import warnings
 
 import amanda
@@ -19,8 +20,8 @@ def leaf(*shape):
     return torch.randn(*shape, requires_grad=True)
 
 
-def thrice(tool, program):
-    with amanda.apply(tool):
+def thrice(tool, program, **options):
+    with amanda.apply(tool, **options):
         return [program() for _ in range(3)]
 
 
@@ -197,8 +198,9 @@ class Twice(torch.autograd.Function):
         return g * 2
 
 
+@pytest.mark.parametrize("compiled_how", ["auto", "eager"])
 @TOOLS
-def test_a_compiled_function_with_an_autograd_function(make):
+def test_a_compiled_function_with_an_autograd_function(make, compiled_how):
     @torch.compile(backend="eager")
     def compiled(x):
         return Twice.apply(x.sin()).sum()
@@ -206,8 +208,11 @@ def test_a_compiled_function_with_an_autograd_function(make):
     x = leaf(3)
     expected = torch.autograd.grad(Twice.apply(x.sin()).sum(), x)[0]
     assert torch.equal(torch.autograd.grad(compiled(x), x)[0], expected)
-    for got in thrice(make(), lambda: torch.autograd.grad(compiled(x), x)[0]):
-        assert torch.equal(got, expected)
+    is_refused = make is ReplaceAll and compiled_how == "auto"
+    text = r'it is the backward of a torch.autograd.Function, .*; open the scope with compiled="eager" to replace it'
+    with pytest.raises(amanda.Error, match=text) if is_refused else contextlib.nullcontext():
+        for got in thrice(make(), lambda: torch.autograd.grad(compiled(x), x)[0], compiled=compiled_how):
+            assert torch.equal(got, expected)
     assert torch.equal(torch.autograd.grad(compiled(x), x)[0], expected)
 
 

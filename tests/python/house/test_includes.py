@@ -44,6 +44,7 @@ ROWS = [
     # These read PyTorch's tensors, most by what they have in common.
     ["drivers/torch/include", "tools/values", "tools/gradients"],
     ["tools/values", "tools/graph"],
+    ["tools/values", "tools/inplace"],
     ["tools/values", "tools/nonfinite"],
     ["tools/values", "tools/quantization"],
     ["tools/values", "tools/statistics"],

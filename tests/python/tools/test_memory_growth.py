@@ -399,7 +399,7 @@ def test_objects_of_the_program_are_not_asked():
         with amanda.apply(memory):
             run()
     owners = {row.kept_by for row in memory.growth.rows()}
-    where = "local of test_objects_of_the_program_are_not_asked.run(), "
+    where = "local of test_objects_of_the_program_are_not_asked(), "
     assert any(owner.startswith("net.kept[*] (") for owner in owners), owners
     assert any(owner.startswith("kept[*] (") and where in owner for owner in owners), owners
 

@@ -12,7 +12,10 @@ from amanda.drivers.torch_compile.program.calls import Call, Ref
 
 _VIEW = "and a value put in its place would no longer share memory with "
 _NO_ALLOW_VIEW = " (allow_view=True has no effect on compiled code)"
-_FUNCTION = "it is the backward of a torch.autograd.Function, which is a part of the compiled code"
+_FUNCTION = (
+    "it is the backward of a torch.autograd.Function, which is a part of the compiled code; open the scope with "
+    'compiled="eager" to replace it'
+)
 
 
 class Refusal:
