@@ -12,16 +12,9 @@ import tensorflow as tf
 from amanda.cli.main import main
 from amanda.tools.cuts import GradientCuts
 from amanda.tools.history import History
+from cuts_models import Model, X, both, cuts_of, differentiated
 
 v1 = tf.compat.v1
-both = pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
-X = tf.constant(np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32))
-
-
-class Model(tf.Module):
-    def __init__(self):
-        self.a = tf.Variable(np.eye(3, dtype=np.float32), name="a")
-        self.b = tf.Variable(np.ones((3, 2), np.float32), name="b")
 
 
 def stopped(m):
@@ -57,25 +50,6 @@ KINDS = [
     (best, "integer", "ArgMax"),
     (compared, "boolean", "Greater"),
 ]
-
-
-def cuts_of(step, wrap=tf.function, times=2):
-    cuts, wrapped = GradientCuts(), wrap(step)
-    with amanda.apply(cuts):
-        for _ in range(times):
-            wrapped()
-    return cuts
-
-
-def differentiated(function, m, sources=None, **options):
-    """The gradients that came of a loss; the program goes on with those."""
-
-    def step():
-        with tf.GradientTape(**options) as tape:
-            loss = tf.reduce_sum(function(m))
-        return [one for one in tape.gradient(loss, sources or [m.a, m.b]) if one is not None]
-
-    return step
 
 
 @both

@@ -55,14 +55,14 @@ class EagerValues:
         """An analysis routine, after the operator's first run."""
         from amanda.toolkit.tensorflow import address_of, is_recorded, why_closed
 
-        outputs, inputs = [*_members(context.outputs)], [*_members(context.inputs)]
+        outputs, inputs = [*members(context.outputs)], [*members(context.inputs)]
         if not any(one is not None for one in outputs):
             return
         self._is_hidden |= any(one is None for one in inputs)
         inputs = [one for one in inputs if one is not None]
         first = next(one for one in outputs if one is not None)
         place = Place.of(context)
-        positions = [(i, one) for i, operand in enumerate(context.inputs) for one in _members([operand])]
+        positions = [(i, one) for i, operand in enumerate(context.inputs) for one in members([operand])]
         known = [(i, found) for i, one in positions if (found := one is not None and _known(self._of, one))]
         before = tuple(found for _, found in known)
         unknown = [one for one in inputs if _known(self._of, one) is None]
@@ -159,6 +159,7 @@ def _behind(ends: Sequence[Step]) -> Iterator[Step]:
                 waiting.append(one)
 
 
-def _members(operands: Sequence[Any]) -> Iterator[Any]:
+def members(operands: Sequence[Any]) -> Iterator[Any]:
+    """The operands, and those in lists instead of these."""
     for operand in operands:
         yield from operand if isinstance(operand, list | tuple) else [operand]

@@ -12,7 +12,7 @@ from amanda.toolkit import Place
 from amanda.toolkit.frameworks import shows_after_run
 
 from .cut import Cut
-from .eager_values import Step
+from .eager_values import Step, members
 from .reasons import REASONS, of_zero_in_tensorflow
 
 if TYPE_CHECKING:
@@ -115,11 +115,11 @@ class Zeros:
 
     def _arrived(self, gradient: Any, op: int | None) -> None:
         if not self._arrives.get(op, False):
-            self._arrives[op] = any(one is not None and one.any() for one in _flat([gradient]))
+            self._arrives[op] = any(one is not None and one.any() for one in members([gradient]))
 
     def _left(self, gradient: Any, op: int | None, position: int) -> None:
         if not self._leaves.get((op, position), False):
-            self._leaves[op, position] = any(one is not None and one.any() for one in _flat([gradient]))
+            self._leaves[op, position] = any(one is not None and one.any() for one in members([gradient]))
 
     def _look(self, value: Any, role: Role, element: int | None) -> None:
         self.read(role, value if element is None else value[element])
@@ -192,7 +192,3 @@ def made_zero(end: Place, last: Place | None) -> Cut:
 
 def _without_repeats(cuts: Iterable[Cut]) -> list[Cut]:
     return list({(cut.reason, cut.end): cut for cut in cuts}.values())
-
-
-def _flat(operands: Sequence[Any]) -> list[Any]:
-    return [each for one in operands for each in (one if isinstance(one, list | tuple) else [one])]

@@ -3,6 +3,7 @@
 import amanda
 import pytest
 import torch
+from autograd_functions import Split
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -20,25 +21,6 @@ class Gate(torch.autograd.Function):
         x, w, y = ctx.saved_tensors
         slope = grad * y * (1 - y) * ctx.scale
         return slope * w, (slope * x).sum(0), None
-
-
-class Split(torch.autograd.Function):
-    """Two results, one of which has no gradient; `setup_context`; an attribute that is a tensor."""
-
-    @staticmethod
-    def forward(x):
-        y = x.exp()
-        return y, y.argmax(-1)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        y, index = output
-        ctx.y = y
-        ctx.mark_non_differentiable(index)
-
-    @staticmethod
-    def backward(ctx, grad, _):
-        return grad * ctx.y
 
 
 class Outer(torch.autograd.Function):

@@ -5,6 +5,7 @@ import logging
 import amanda
 import pytest
 import torch
+from autograd_functions import Split
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -24,25 +25,6 @@ class Gate(torch.autograd.Function):
         x, w, y = ctx.saved_tensors
         slope = grad * y * (1 - y) * ctx.scale
         return None, (slope * x).sum(0), None, slope * w
-
-
-class Split(torch.autograd.Function):
-    """Two results, one of which has no gradient."""
-
-    @staticmethod
-    def forward(x):
-        y = x.exp()
-        return y, y.argmax(-1)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        y, index = output
-        ctx.y = y
-        ctx.mark_non_differentiable(index)
-
-    @staticmethod
-    def backward(ctx, grad, _):
-        return grad * ctx.y
 
 
 class Pair(torch.autograd.Function):
