@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import time
 
 import amanda
 import keras
@@ -211,6 +212,35 @@ def test_vanishing_gradients_are_named_from_the_loss_on():
     assert all("of that of sequential" in alarm.text and "last/kernel" in alarm.text for alarm in history.alarms)
     assert any(alarm.subject.endswith("layer0/kernel") for alarm in history.alarms)
     assert {alarm.name for alarm in history.alarms} == {"tensorflow::MatMul"}
+
+
+def test_gradients_are_compared_from_the_loss_on_whatever_a_graph_computes_first():
+    @tf.custom_gradient
+    def late(x):
+        def wait(gradient):
+            time.sleep(0.3)
+            return gradient
+
+        return tf.identity(x), lambda gradient: tf.ensure_shape(tf.numpy_function(wait, [gradient], x.dtype), x.shape)
+
+    first, last = tf.Variable(WEIGHT, name="first"), tf.Variable(WEIGHT.T, name="last")
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(X @ (first * 1e-9 + 1.0) @ late(last) - 1.0))
+        return tape.gradient(loss, [first, last])
+
+    step()
+    history = History(on_alarm=print)
+    with amanda.scheduled(history) as run:
+        for _ in range(STEPS):
+            step()
+            run.step()
+    names = [row.name for row in history.rows("step") if row.quantity == "gradient_norm" and row.tool == "parameters"]
+    assert names == ["last", "first"] * STEPS
+    (alarm,) = history.alarms
+    assert (alarm.kind, alarm.subject) == ("vanishing gradient", "first")
 
 
 def test_nothing_is_changed():

@@ -28,9 +28,9 @@ class VariableGradients:
         self._watched, self._skips, self._given = watched, skips, given
         self._places: dict[object, Place] = {}  # by variable: of an operator that reads it
         self._readers: dict[int, int | None] = {}  # by role: the operator where it is read
-        self._lock = locks.lock()  # guards the next two
-        self._found: dict[str, list[Gradient]] = {}  # of this step, in the order in which they came
-        self._losses: dict[int, list[float]] = {}
+        self._lock = locks.lock()  # guards the next two, of this step. A graph computes them in any order.
+        self._found: dict[str, list[tuple[int, Gradient]]] = {}  # with the number of the role
+        self._losses: dict[int, list[float]] = {}  # by the number of the role
         self._stop: Callable[[], object] = lambda: None
 
     def begin(self) -> None:
@@ -48,15 +48,15 @@ class VariableGradients:
             self._losses.clear()
 
     def gradients(self) -> list[Gradient]:
-        """Those of this step. A norm is the mean over backward passes."""
+        """Those of this step, from the loss on. A norm is the mean over backward passes."""
         with self._lock:
-            found = list(self._found.values())
-        return [each[0]._replace(norm=sum(one.norm for one in each) / len(each)) for each in found]
+            found = sorted(self._found.values(), key=lambda each: min(number for number, _ in each))
+        return [each[0][1]._replace(norm=sum(one.norm for _, one in each) / len(each)) for each in found]
 
     def loss(self) -> float | None:
-        """The value whose gradients the step computed first, if it has one element; the mean of it."""
+        """The value of one element whose gradients the program asked for first; the mean of it."""
         with self._lock:
-            first = next(iter(self._losses.values()), [])
+            first = self._losses[min(self._losses)] if self._losses else []
             return sum(first) / len(first) if first else None
 
     # ---- analyses ---------------------------------------------------------------------------------------------------
@@ -129,13 +129,14 @@ class VariableGradients:
         elif role.kind == "given":
             self._given.add(self._name(role.variable), array)
         else:
-            self._skips.read(array, lambda plain, arrays: self._add(role.variable, plain, arrays))
+            self._skips.read(array, lambda plain, arrays: self._add(role, plain, arrays))
 
-    def _add(self, variable: VariableValue | None, array: Any, arrays: Arrays) -> None:
+    def _add(self, role: Role, array: Any, arrays: Arrays) -> None:
+        variable = role.variable
         name, place = self._name(variable), self._places.get(variable and variable.key, _NOWHERE)
         gradient = Gradient(name, place, arrays.norm(array), array.size, array.ndim)
         with self._lock:
-            self._found.setdefault(name, []).append(gradient)
+            self._found.setdefault(name, []).append((role.number, gradient))
 
     def _name(self, variable: VariableValue | None) -> str:
         return "" if variable is None else self._watched.name_of_variable(variable)
