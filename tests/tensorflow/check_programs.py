@@ -181,6 +181,25 @@ def dead_units(wrong: bool) -> None:
     compiled(model, "mse").fit(data(4), classes(2), batch_size=8, epochs=10, verbose=0)
 
 
+@named_by("learning-rate-zero")
+def steps_of_a_schedule(wrong: bool) -> None:
+    """The learning rate falls to zero over as many steps as there are epochs."""
+    epochs, x = 4, data(4)
+    schedule = keras.optimizers.schedules.CosineDecay(0.1, decay_steps=epochs if wrong else epochs * 4)
+    model = compiled(dense(8, 1, inputs=4), "mse", keras.optimizers.Adam(schedule))
+    model.fit(x, x.sum(1, keepdims=True), batch_size=8, epochs=epochs, verbose=0)
+
+
+@named_by("learning-rate-zero")
+def steps_of_a_schedule_in_a_loop(wrong: bool) -> None:
+    schedule = keras.optimizers.schedules.PolynomialDecay(0.1, 3 if wrong else 6, end_learning_rate=0.0)
+    weight, optimizer = tf.Variable(tf.ones((4, 1))), keras.optimizers.SGD(schedule)
+    for _ in range(6):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.constant(data(4)) @ weight))
+        optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+
+
 # ---- loops with a tape ----------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import amanda
 import check_programs
+import keras
 import keras_programs
 import numpy as np
 import pytest
@@ -75,3 +76,33 @@ def test_nothing_changes():
     found(lambda: after.update(program.run()), advice=True)
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value, err_msg=name)
+
+
+def test_a_rate_of_zero_is_told_with_the_steps_of_the_schedule():
+    check = found(check_programs.steps_of_a_schedule, True, only=["learning-rate-zero"])
+    (one,) = check.findings()
+    assert (one.place.name, one.evidence, one.count) == ("Adam.apply", "it has become 0 after 4 of 16 steps", 12)
+    assert check.answer().startswith(
+        "1 finding by 1 rule, in 0 operators that they ask for, and 16 steps of 1 optimizer"
+    )
+    check.reset()
+    assert check.answer().startswith("nothing was looked at")
+
+
+def test_a_schedule_of_the_program_is_not_called():
+    calls = []
+
+    class Own(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step):
+            calls.append(step)
+            return tf.maximum(0.1 * (1 - tf.cast(step, tf.float32) / 2), 0)
+
+    def program():
+        weight, optimizer = tf.Variable(1.0), keras.optimizers.SGD(Own())
+        for _ in range(6):
+            optimizer.apply_gradients([(weight + 1, weight)])
+
+    program()
+    without = len(calls)
+    assert found(program, only=["learning-rate-zero"]).findings() == []
+    assert len(calls) == 2 * without

@@ -4,7 +4,8 @@
 `number_of` gives the number that a tensor always is, and `is_constant` is true for a value that a graph holds.
 `roles_of` lists the roles of a symbol in a training step, each a `Role`: the gradient of a variable, or a loss.
 `listen_to_roles` calls a function with the values of eager code that have one. `trained_by` lists the variables that a
-model or an optimizer trains, each a `Trained`. `listen_to_passed` calls a function with each sum of gradients, and each
+model or an optimizer trains, each a `Trained`. `steps_of` counts the steps of an optimizer of Keras, and `schedule_of` is
+the schedule of its learning rate. `listen_to_passed` calls a function with each sum of gradients, and each
 write to a variable, of eager code, a `Passed`. `summands_of` has the symbols of which a graph's value is the sum. `WRITES`
 are the operators that write to variables.
 `differentiated_in` lists the gradients that a symbol's graph asks for, each a `Differentiated`, and
@@ -31,7 +32,7 @@ from amanda.drivers.tensorflow.view.numbers import is_constant, number_of
 from amanda.drivers.tensorflow.view.passing import WRITES, Passed, listen_to_reads, listen_to_results, summands_of
 from amanda.drivers.tensorflow.view.passing import listen as listen_to_passed
 from amanda.drivers.tensorflow.view.stored import Stored, eager_tensors, stored, traces
-from amanda.drivers.tensorflow.view.trained import Trained, trained_by
+from amanda.drivers.tensorflow.view.trained import Trained, schedule_of, steps_of, trained_by
 from amanda.drivers.tensorflow.view.variable_gradients import Role, roles_of
 from amanda.drivers.tensorflow.view.variable_gradients import listen as listen_to_roles
 from amanda.drivers.tensorflow.view.variables import MOVES, key_of, value_key, variable_behind, variable_of
@@ -67,6 +68,8 @@ __all__ = [
     "number_of",
     "paths_of",
     "roles_of",
+    "schedule_of",
+    "steps_of",
     "stored",
     "summands_of",
     "traces",

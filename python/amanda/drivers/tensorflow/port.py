@@ -222,6 +222,14 @@ def trained_by_keras(owner: Any) -> list[Any] | None:
     return list(getattr(owner, "_trainable_variables", ())) if kind is not None and isinstance(owner, kind) else None
 
 
+def keras_schedule(optimizer: Any) -> Any:
+    """The schedule of an optimizer's learning rate, if its class is Keras' own. None if it has none, or is not of Keras."""
+    found = getattr(optimizer, "_learning_rate", None)
+    kind = getattr(sys.modules.get("keras.optimizers.schedules"), "LearningRateSchedule", None)
+    is_own = kind is not None and isinstance(found, kind) and type(found).__module__.startswith("keras.")
+    return found if is_own else None
+
+
 def keras_variable() -> type | None:
     """The class of Keras' variables; None if the program has not imported Keras, or if it computes with another
     framework."""

@@ -16,6 +16,7 @@ from amanda.toolkit.frameworks import is_tensorflow
 from .allowed import Allowed, check_name
 from .computed import ComputedInputs
 from .finding import Finding
+from .keras_steps import KerasSteps
 from .report import Report
 from .rule import Rule
 from .rules import RULES
@@ -68,6 +69,7 @@ class Check(TellsSkips, Tool):
         chosen = [rule for rule in rules if (rule.name in only if only else advice or not rule.is_advice)]
         self._rules = [rule(self._report) for rule in chosen]
         self._steps: Any = None
+        self._keras_steps = KerasSteps(self._rules)
         self._open = 0  # scopes
         self._frameworks: set[str] = set()  # of which operators ran
         computed = ComputedInputs()
@@ -106,16 +108,14 @@ class Check(TellsSkips, Tool):
         Arguments:
             ended_well: the program did not fail.
         """
-        found, evidence, steps = self.findings(), self.evidence(), self._steps
+        found, evidence = self.findings(), self.evidence()
         only_tensorflow = self._frameworks == {"tensorflow"}
         knowing = [rule for rule in self._rules if not only_tensorflow or rule.knows("tensorflow")]
         rules = counted(len(knowing), "rule")
         unseen = "" if evidence.is_complete else f"; not looked at: {evidence.not_looked_at}"
-        stepped = (
-            f"{counted(steps.steps, 'step')} of {counted(steps.optimizers, 'optimizer')}"
-            if steps and steps.steps
-            else ""
-        )
+        both = [one for one in (self._steps, self._keras_steps) if one is not None]
+        steps, optimizers = (sum(getattr(one, each) for one in both) for each in ("steps", "optimizers"))
+        stepped = f"{counted(steps, 'step')} of {counted(optimizers, 'optimizer')}" if steps else ""
         if not found and not evidence.operators and not stepped:
             return f"nothing was looked at: no operator ran that {rules} ask for{unseen}"
         head = counted(len(found), "finding") if found else "nothing found"
@@ -124,7 +124,7 @@ class Check(TellsSkips, Tool):
         if only_tensorflow:
             others = len(self._rules) - len(knowing)
             unseen = f"; {counted(others, 'rule')} of PyTorch had nothing to look at{unseen}" if others else unseen
-        else:
+        if stepped or not only_tensorflow:
             where = f"{where}, and {stepped or 'no step of an optimizer'}"
         allowed = f"; {counted(self._report.allowed, 'finding')} allowed" if self._report.allowed else ""
         return "\n\n".join([f"{head} by {rules}{until}, in {where}{allowed}{unseen}", *map(str, found)])
@@ -138,18 +138,22 @@ class Check(TellsSkips, Tool):
             rule.begin()
         if self._steps is not None:
             self._steps.reset()
+        self._keras_steps.reset()
 
     # ---- the program runs -------------------------------------------------------------------------------------------
 
     def on_enter(self) -> None:
         self._open += 1
+        self._keras_steps.open()
         if "torch" in sys.modules:
             self._follow_optimizers()
 
     def on_exit(self, error: BaseException | None) -> None:
         self._open -= 1
-        if self._steps is not None and not self._open:
-            self._steps.close()
+        if not self._open:
+            self._keras_steps.close()
+            if self._steps is not None:
+                self._steps.close()
         ended_well = error is None or (isinstance(error, SystemExit) and not error.code)
         for rule in self._rules:
             rule.at_end(ended_well)

@@ -82,7 +82,8 @@ class Rule:
     def knows(cls, framework: str) -> bool:
         """ "tensorflow": it looks at operators of this framework; "pytorch": also at steps of its optimizers."""
         prefixes = {name.partition("::")[0] if "::" in name else "pytorch" for name in cls.ops}
-        return framework in (prefixes or {"pytorch"})
+        knows_steps = cls.after_keras_step is not Rule.after_keras_step
+        return framework in (prefixes or {"pytorch"}) or (framework == "tensorflow" and knows_steps)
 
     def before_backward(self) -> None:
         """Called when the program calls `backward()`."""
@@ -92,6 +93,9 @@ class Rule:
 
     def after_step(self, step: Step) -> None:
         """Called after it."""
+
+    def after_keras_step(self, optimizer: Any, place: Callable[[], Place]) -> None:
+        """Called after a step of an optimizer of Keras; of a function that steps several times, once when it is over."""
 
     def at_end(self, ended_well: bool) -> None:
         """Called when the scope is left. `ended_well`: not by an exception."""

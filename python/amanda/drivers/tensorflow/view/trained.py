@@ -50,6 +50,24 @@ def trained_by(owner: Any) -> list[Trained] | None:
     return None if found is None else [_trained(each) for each in found]
 
 
+def schedule_of(optimizer: Any) -> Callable[[int], float] | None:
+    """The learning rate of each step, from 0 on, of an optimizer of Keras with a schedule of Keras. None for others: to
+    call a schedule of the program might change something."""
+    schedule = port.keras_schedule(optimizer)
+
+    def rate(step: int) -> float:
+        with port.eagerly(), switches.own_work():
+            return float(schedule(step))
+
+    return None if schedule is None else rate
+
+
+def steps_of(optimizer: Any) -> int:
+    """How many steps an optimizer of Keras has made."""
+    with port.eagerly(), switches.own_work():
+        return int(optimizer.iterations)
+
+
 def _trained(variable: Any) -> Trained:
     value = variables.value_of(variable)
     assert value is not None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from amanda.toolkit import Place
@@ -16,7 +18,8 @@ LEAST = 3  # steps in a row, up to the end
 class LearningRateZero(Rule):
     """The learning rate of all groups of an optimizer has become zero, and it steps on: three times or more, up to the end
     of the program. The schedule is shorter than the training, as one that was made for the steps of an epoch, or that steps
-    more often than the optimizer. A rate that was zero from the beginning is no finding.
+    more often than the optimizer. A rate that was zero from the beginning is no finding. In TensorFlow it looks at the
+    schedules of Keras, such as a CosineDecay whose `decay_steps` are epochs.
     """
 
     name = "learning-rate-zero"
@@ -42,6 +45,8 @@ class LearningRateZero(Rule):
     def begin(self) -> None:
         self._rates: weakref.WeakKeyDictionary[Any, _Rates] = weakref.WeakKeyDictionary()
         self._all: list[_Rates] = []  # also of optimizers that are gone
+        self._scheduled: weakref.WeakKeyDictionary[Any, _Scheduled | None] = weakref.WeakKeyDictionary()
+        self._all_scheduled: list[_Scheduled] = []
 
     def before_step(self, step: Step) -> None:
         rates = self._rates.get(step.optimizer)
@@ -56,7 +61,24 @@ class LearningRateZero(Rule):
         if rates.place is None and rates.had_more:
             rates.place = step.place
 
+    def after_keras_step(self, optimizer: Any, place: Callable[[], Place]) -> None:
+        from amanda.toolkit.tensorflow import schedule_of, steps_of
+
+        if optimizer not in self._scheduled:
+            rate = schedule_of(optimizer)
+            known = self._scheduled[optimizer] = None if rate is None else _Scheduled(rate, place())
+            if known is not None:
+                self._all_scheduled.append(known)
+        scheduled = self._scheduled[optimizer]
+        if scheduled is not None:
+            scheduled.steps = steps_of(optimizer)
+
     def at_end(self, ended_well: bool) -> None:
+        for one in self._all_scheduled:
+            first = one.first_of_zero()
+            if 0 < first <= one.steps - LEAST:
+                evidence = f"it has become 0 after {first} of {one.steps} steps"
+                self.found(one.place, evidence, count=one.steps - first)
         for rates in self._all:
             if rates.place is not None and rates.zero >= LEAST:
                 evidence = f"it has become 0 after {rates.steps - rates.zero} of {rates.steps} steps"
@@ -70,6 +92,19 @@ class _Rates:
     zero: int = 0  # steps in a row with a rate of zero
     had_more: bool = False
     place: Place | None = None
+
+
+@dataclasses.dataclass
+class _Scheduled:
+    rate: Callable[[int], float]
+    place: Place
+    steps: int = 0
+
+    def first_of_zero(self) -> int:
+        """The first step from which on the rate is zero; `steps` if it is not zero at the end."""
+        if not self.steps or self.rate(self.steps - 1):
+            return self.steps
+        return bisect.bisect_left(range(self.steps), True, key=lambda step: self.rate(step) == 0)
 
 
 def _is_more(rate: Any) -> bool:
