@@ -183,6 +183,7 @@ class Parameters:
         """An optimizer is about to take a step; it may call the backward pass itself."""
         self.steps += 1
         pending: list[tuple[Parameter, Any]] = []
+        known = len(self._known)
         for group in optimizer.param_groups:
             rate = group.get("lr", 1)
             has_rate = bool(rate if not isinstance(rate, torch.Tensor) or rate.device.type == "cpu" else 1)
@@ -193,6 +194,8 @@ class Parameters:
                 is_pending, parameter.is_pending = parameter.is_pending, False
                 if is_pending and not has_closure:
                     pending.append((parameter, tensor.grad))
+        if len(self._known) > known:  # frozen ones: of which model they are
+            self.look_again()
         # One alone may be zero as its gradients of several passes cancel out.
         suspected = all(parameter.cleared == parameter.steps for parameter, _ in pending)  # else none is read
         are_cleared = all(gradient is None or (suspected and is_zero(gradient)) for _, gradient in pending)
