@@ -14,6 +14,7 @@ import torch
 from amanda.toolkit import own_work
 from amanda.toolkit.torch import held, named_parts, parameter_name
 
+from .attributes import Attributes
 from .cut import Cut, Verdict
 from .flow import Flow, Leaf
 
@@ -102,6 +103,7 @@ class Parameters:
         self._models: list[weakref.ref[Any]] = []
         self._named: set[str] = set()
         self._frozen: set[str] = set()
+        self._attributes = Attributes()
         self.steps = 0  # of optimizers
 
     # ---- which there are ---------------------------------------------------------------------------------------------
@@ -110,6 +112,7 @@ class Parameters:
         """An outermost module that runs."""
         if all(known() is not outermost for known in self._models):
             self._models.append(weakref.ref(outermost))
+            self._attributes.look_at(outermost)
             self._look_at(outermost)
 
     def look_again(self) -> None:
@@ -133,6 +136,10 @@ class Parameters:
     def frozen(self) -> int:
         """The number of parameters that require no gradient, and have never required one."""
         return len(self._frozen)
+
+    def attributes(self) -> list[str]:
+        """Tensors of modules that require a gradient, and are no parameters. No optimizer has them."""
+        return list(self._attributes.never_changed({key for key, one in self._by_id.items() if one.groups}))
 
     def _look_at(self, model: Any) -> None:
         for path, part in named_parts(model):
@@ -182,6 +189,7 @@ class Parameters:
     def on_step(self, optimizer: Any, *, has_closure: bool) -> None:
         """An optimizer is about to take a step; it may call the backward pass itself."""
         self.steps += 1
+        self._attributes.on_step()
         pending: list[tuple[Parameter, Any]] = []
         known = len(self._known)
         for group in optimizer.param_groups:
