@@ -83,7 +83,10 @@ def test_options(check, options, status, found):
 def test_a_rule_that_there_is_not(check):
     done = check("--only", "broadcast", "script.py", "0")
     assert done.returncode == 2
-    assert "amanda check: error: [check] only= names no rule: 'broadcast'; known are all-frozen, " in done.stderr
+    assert (
+        "amanda check: error: [check] only= names no rule: 'broadcast'; known are accumulation-bypassed, all-frozen, "
+        in done.stderr
+    )
 
 
 def test_the_list(check):

@@ -379,7 +379,9 @@ def test_only_and_advice():
     assert Check(only=["dead-units"]).rules == ["dead-units"]
     assert len(Check(advice=True).rules) == len(RULES)
     for option in ("only", "allow"):
-        with pytest.raises(ValueError, match=rf"\[check\] {option}= names no rule: 'label'; known are all-frozen, "):
+        with pytest.raises(
+            ValueError, match=rf"\[check\] {option}= names no rule: 'label'; known are accumulation-bypassed, "
+        ):
             Check(**{option: ["label"]})
 
 

@@ -18,7 +18,7 @@ from rank_programs import Ranks
 from torch import nn
 
 BY_NAME = {rule.name: rule for rule in RULES}
-OF_ONE = [name for name, rule in BY_NAME.items() if rule.processes == 1]
+OF_ONE = [name for name, rule in BY_NAME.items() if rule.processes == 1 and not rule.library]
 OF_RANKS = [name for name, rule in BY_NAME.items() if rule.processes == 2]
 
 
@@ -140,6 +140,28 @@ KINDS = [
         """,
     ),
     ("gradient-cleared", DETACHED.format("torch.tensor(F.cross_entropy(model(x), labels).item(), requires_grad=True)")),
+    (
+        "gradient-cleared",
+        """
+        for _ in range(3):
+            F.cross_entropy(model(x), labels).backward()
+            optimizer.zero_grad()
+            optimizer.step(lambda: None)
+        """,
+    ),
+    (
+        "penalty-without-gradient",
+        """
+        for _ in range(3):
+            optimizer.zero_grad()
+            t = torch.rand(8, 4, requires_grad=True)
+            (slope,) = torch.autograd.grad(model(t).sum(), t)
+            residual = F.mse_loss(slope[:, :1], -t[:, :1].detach())
+            loss = residual + (model(torch.zeros(1, 4)) - 1).square().mean()
+            (0.5 * loss).backward()
+            optimizer.step()
+        """,
+    ),
     ("gradient-cleared", DETACHED.format("F.mse_loss(model(x).argmax(1).float().requires_grad_(), labels.float())")),
     (
         "classes-mixed",
@@ -167,6 +189,27 @@ KINDS = [
     ),
 ]
 RIGHT = [
+    """
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), labels).backward()
+        optimizer.step(lambda: None)
+    """,
+    """
+    x.requires_grad_()
+    for _ in range(3):  # of an attack, of a loss weighed by norms, of a step that is tried, and of a number for the log
+        optimizer.zero_grad()
+        slope = torch.autograd.grad(F.cross_entropy(model(x), labels), x)[0]
+        first, second = F.cross_entropy(model(x + 0.1 * slope.sign()), labels), model(x).square().mean()
+        norms = [torch.autograd.grad(one, model[2].weight, retain_graph=True)[0].norm() for one in (first, second)]
+        tried = dict(model.named_parameters())
+        steps = torch.autograd.grad(first, list(tried.values()), retain_graph=True)
+        tried = {name: one - 0.1 * step for (name, one), step in zip(tried.items(), steps)}
+        third = F.cross_entropy(torch.func.functional_call(model, tried, (x,)), labels)
+        print((first + norms[0]).item())
+        (first + (norms[0] / norms[1]).clamp(0, 10) * second + third).backward()
+        optimizer.step()
+    """,
     """
     scale = nn.Parameter(torch.ones(4))
     optimizer = torch.optim.SGD([scale], 0.1)

@@ -175,6 +175,21 @@ def test_a_factor_that_starts_at_zero_is_meant_so():
     assert "1 parameter got zeros, as a parameter that they are multiplied by starts at zero" in tool.answer()
 
 
+def test_a_factor_that_no_optimizer_has_is_not_excused_by_zeros():
+    """The optimizer was made before the adapter was added, or has one factor: the other never gets more than zeros."""
+    for kept in (["base.weight"], ["base.weight", "down.weight"]):
+        torch.manual_seed(0)
+        model = Adapter()
+        parameters = dict(model.named_parameters())
+        tool = train(model, loss_of, optimizer=torch.optim.SGD([parameters[name] for name in kept], 0.1))
+        outside = {"down.weight", "up.weight"} - {*kept}
+        assert {name: verdict for name, verdict in verdicts(tool).items() if name in outside} == dict.fromkeys(
+            outside, "not updated"
+        )
+        assert {name for one in tool.findings() for name in one.parameters} == outside
+        assert tool.answer().startswith(f"{len(outside)} of 2 parameters that require a gradient are not trained")
+
+
 def test_a_part_of_the_passes():
     class Experts(nn.ModuleList):
         def forward(self, x, active):

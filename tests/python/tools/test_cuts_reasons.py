@@ -163,6 +163,52 @@ def test_layers_that_no_optimizer_has_are_told():
     assert "has them" not in answers[1]
 
 
+class Tempered(nn.Linear):
+    """A scale that should be learned, and a state that should not."""
+
+    def __init__(self, scale):
+        super().__init__(4, 4)
+        self.scale, self.state = scale, None
+
+    def forward(self, x):
+        self.state = self.scale * super().forward(x)
+        return self.state
+
+
+def train_tempered(scale, optimizer_of=lambda model: model.parameters(), normalized=False):
+    model, tool = Tempered(scale), GradientCuts()
+    if normalized:  # it sets another weight each time
+        model.weight = nn.Parameter(model.weight.detach())
+        nn.utils.spectral_norm(model)
+    optimizer = torch.optim.SGD(optimizer_of(model), 0.1)
+    with amanda.apply(tool):
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(1, 4)).sum().backward(retain_graph=True)
+            optimizer.step()
+    return tool.answer()
+
+
+@pytest.mark.parametrize(
+    "made", [lambda: torch.ones(1, requires_grad=True), lambda: 2 * torch.ones(1, requires_grad=True)]
+)
+def test_a_tensor_of_a_module_that_is_no_parameter_is_told(made):
+    told = "1 tensor that requires a gradient is in a module and no nn.Parameter: neither parameters() nor an optimizer"
+    assert f"{told} has it: scale" in train_tempered(made())
+
+
+def test_tensors_of_modules_that_are_right():
+    free = torch.ones(1, requires_grad=True)
+    right = [
+        train_tempered(nn.Parameter(torch.ones(1))),
+        train_tempered(torch.ones(1)),
+        train_tempered(free, lambda model: [*model.parameters(), free]),
+        train_tempered(nn.Parameter(torch.ones(1)), normalized=True),
+    ]
+    assert not any("no nn.Parameter" in answer for answer in right)
+    assert all(answer.startswith("all ") for answer in right)
+
+
 def test_a_learning_rate_of_zero():
     model = net()
     groups = [{"params": model[0].parameters(), "lr": 0.0}, {"params": model[2].parameters()}]

@@ -1,5 +1,6 @@
 """CausalDiff: planted faults are found, each exactly, and nothing that follows from them. Records survive what happens."""
 
+import dataclasses
 import inspect
 import json
 import math
@@ -247,6 +248,8 @@ def test_two_programs_that_part(tmp_path):
         r"\(.*test_diff_tool.py:\d+\): of 4 operators from there on, none has a counterpart",
         str(diff.parting),
     )
+    assert str(dataclasses.replace(diff.parting, counterparts=1)).endswith("from there on, 1 has a counterpart")
+    assert str(dataclasses.replace(diff.parting, counterparts=2)).endswith("from there on, 2 have a counterpart")
     assert "the programs part at" in str(diff.table())
     assert diff.answer().startswith(str(diff.parting))
 

@@ -411,6 +411,35 @@ def test_an_infinite_input_leads_to_its_origin_or_says_what_does():
     assert raised.value.finding.name == "aten::mul"
 
 
+class Steep(torch.autograd.Function):
+    """Its backward divides infinity by infinity, for large inputs."""
+
+    @staticmethod
+    def forward(ctx, x, is_right):
+        ctx.save_for_backward(x)
+        ctx.is_right = is_right
+        return x.cosh().clamp(max=1e30).log()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        e = (2 * x).exp()
+        return gradient * (x.tanh() if ctx.is_right else (e - 1) / (e + 1)), None
+
+
+def test_the_backward_of_a_function_is_named():
+    x = torch.tensor([1.0, 60.0], requires_grad=True)
+    with amanda.apply(NaNSentinel()), pytest.raises(NonfiniteError) as raised:
+        Steep.apply(x, False).sum().backward()
+    assert "SteepBackward of autograd::Steep produced the first NaN" in str(raised.value)
+    assert "  Steep.backward, a function of Python, computed it: operators inside it are not looked at" in str(
+        raised.value
+    )
+    with amanda.apply(NaNSentinel()) as sentinel:
+        Steep.apply(x, True).sum().backward()
+    assert sentinel.findings() == []
+
+
 def test_training_is_the_same_to_the_bit():
     def train():
         torch.manual_seed(0)

@@ -26,6 +26,7 @@ class BackwardCall(NamedTuple):
     inputs: Sequence[Any]  # whose gradients are asked for; if it is empty, those of all leaves
     accumulates: bool  # or else it returns the gradients, as torch.autograd.grad does
     keeps_graph: bool  # what its nodes have saved
+    creates_graph: bool  # the gradients have gradients themselves
     is_nested: bool  # another one runs it, as for a reentrant checkpoint
 
 
@@ -35,8 +36,8 @@ class BackwardListener(Protocol):
     def begin(self, call: BackwardCall) -> None:
         """The pass is about to run."""
 
-    def end(self, call: BackwardCall, error: BaseException | None) -> None:
-        """It has run, or has raised this."""
+    def end(self, call: BackwardCall, error: BaseException | None, gradients: Sequence[Any]) -> None:
+        """It has run, and returns these; or has raised this error."""
 
 
 _listeners: tuple[BackwardListener, ...] = ()  # replaced as a whole: passes of several threads read it
@@ -82,13 +83,15 @@ def _told(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     listeners = _listeners
     call = _begun(listeners, args, kwargs)
     error: BaseException | None = None
+    gradients: Sequence[Any] | None = None
     try:
-        return _run(args, kwargs)
+        gradients = _run(args, kwargs)
+        return gradients
     except BaseException as raised:
         error = raised
         raise
     finally:
-        _ended(listeners, call, error)
+        _ended(listeners, call, error, gradients or ())
         error = None  # or it would refer to itself by its traceback
 
 
@@ -101,9 +104,11 @@ def _begun(listeners: Sequence[BackwardListener], args: Sequence[Any], kwargs: d
 
 
 @port.leave_all_uncompiled
-def _ended(listeners: Sequence[BackwardListener], call: BackwardCall, error: BaseException | None) -> None:
+def _ended(
+    listeners: Sequence[BackwardListener], call: BackwardCall, error: BaseException | None, gradients: Sequence[Any]
+) -> None:
     for each in reversed(listeners):
-        each.end(call, error)
+        each.end(call, error, gradients)
 
 
 def _call_of(
@@ -116,8 +121,9 @@ def _call_of(
     accumulate_grad: bool = False,
 ) -> BackwardCall:
     """The parameters are those of the engine."""
+    is_nested = port.graph_task_id() >= 0
     return BackwardCall(
-        tuple(tensors), tuple(inputs or ()), bool(accumulate_grad), bool(keep_graph), port.graph_task_id() >= 0
+        tuple(tensors), tuple(inputs or ()), bool(accumulate_grad), bool(keep_graph), bool(create_graph), is_nested
     )
 
 

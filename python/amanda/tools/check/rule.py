@@ -27,6 +27,7 @@ class Step:
         self.number = number  #: of this optimizer's steps, from 0 on
         self.has_closure = has_closure  #: the forward and backward pass run inside the step
         self.backward_passes = backward_passes  #: calls of `backward()` since the last step of any optimizer
+        self.passes_inside = 0  #: those of the closure, once the step ends; a library's closure may have none
 
     @functools.cached_property
     def parameters(self) -> list[Any]:
@@ -58,6 +59,7 @@ class Rule:
     fix: ClassVar[str]
     bad: ClassVar[str]  #: a program in which it finds one place
     good: ClassVar[str]  #: the same without the mistake
+    library: ClassVar[str] = ""  #: the programs import it, too
     processes: ClassVar[int] = 1  #: in which `bad` and `good` run, as ranks of one group
     is_advice: ClassVar[bool] = False  #: right programs may have reasons for what it finds
     ops: ClassVar[Sequence[str]] = ()  #: the operators that it looks at, of "aten" if they name no namespace

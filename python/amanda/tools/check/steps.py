@@ -55,6 +55,7 @@ class OptimizerSteps:
         step = self._running.pop(id(optimizer), None)
         if step is None:
             return  # it began before the scope
+        step.passes_inside = self._backward_passes - step.backward_passes
         for rule in self._after:
             rule.after_step(step)
         self._counts[optimizer] = step.number + 1

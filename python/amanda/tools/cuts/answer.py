@@ -94,7 +94,7 @@ def _remarks(program: Program) -> list[str]:
     texts = [f"{counted(count, 'parameter')} {what}" for count, what in parts if count]
     if program.failed:
         texts.append(f"{_passes(program.failed)} failed, and were not judged")
-    return [*_not_in_optimizers(program), *(["; ".join(texts)] if texts else [])]
+    return [*_not_in_optimizers(program), *_no_parameters(program), *(["; ".join(texts)] if texts else [])]
 
 
 def _not_in_optimizers(program: Program) -> list[str]:
@@ -106,9 +106,24 @@ def _not_in_optimizers(program: Program) -> list[str]:
         return []
     more = f" and {len(found) - MOST:,} more" if len(found) > MOST else ""
     names = f"{', '.join(one.name for one in found[:MOST])}{more}"
-    why = "networks that are not to be trained, or layers that parameters() does not list, as those of a list of Python"
+    why = (
+        "networks that are not to be trained, layers that parameters() does not list, as those of a list of Python, or "
+        "layers that came after the optimizer was made"
+    )
     count = counted(len(found), "parameter")
     return [f"{count} got a gradient, and no optimizer that took a step has them: {names}; {why}"]
+
+
+def _no_parameters(program: Program) -> list[str]:
+    """No findings: a program may use their gradients itself."""
+    found = program.parameters.attributes()
+    if not found:
+        return []
+    are = "tensor that requires a gradient is" if len(found) == 1 else "tensors that require a gradient are"
+    more = f" and {len(found) - MOST:,} more" if len(found) > MOST else ""
+    them = "it" if len(found) == 1 else "them"
+    what = f"{len(found)} {are} in a module and no nn.Parameter: neither parameters() nor an optimizer has {them}"
+    return [f"{what}: {', '.join(found[:MOST])}{more}"]
 
 
 def _passes(count: int) -> str:

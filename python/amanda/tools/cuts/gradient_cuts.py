@@ -275,5 +275,5 @@ class _Listener:
     def begin(self, call: BackwardCall) -> None:
         self._tool._begin_pass(call)
 
-    def end(self, call: BackwardCall, error: BaseException | None) -> None:
+    def end(self, call: BackwardCall, error: BaseException | None, gradients: Sequence[Any]) -> None:
         self._tool._end_pass(call, error)

@@ -14,6 +14,7 @@ import torch
 from amanda.toolkit import own_work
 from amanda.toolkit.torch import held, named_parts, parameter_name
 
+from .attributes import Attributes
 from .cut import Cut, Verdict
 from .flow import Flow, Leaf
 
@@ -102,6 +103,7 @@ class Parameters:
         self._models: list[weakref.ref[Any]] = []
         self._named: set[str] = set()
         self._frozen: set[str] = set()
+        self._attributes = Attributes()
         self.steps = 0  # of optimizers
 
     # ---- which there are ---------------------------------------------------------------------------------------------
@@ -110,6 +112,7 @@ class Parameters:
         """An outermost module that runs."""
         if all(known() is not outermost for known in self._models):
             self._models.append(weakref.ref(outermost))
+            self._attributes.look_at(outermost)
             self._look_at(outermost)
 
     def look_again(self) -> None:
@@ -133,6 +136,10 @@ class Parameters:
     def frozen(self) -> int:
         """The number of parameters that require no gradient, and have never required one."""
         return len(self._frozen)
+
+    def attributes(self) -> list[str]:
+        """Tensors of modules that require a gradient, and are no parameters. No optimizer has them."""
+        return list(self._attributes.never_changed({key for key, one in self._by_id.items() if one.groups}))
 
     def _look_at(self, model: Any) -> None:
         for path, part in named_parts(model):
@@ -182,7 +189,9 @@ class Parameters:
     def on_step(self, optimizer: Any, *, has_closure: bool) -> None:
         """An optimizer is about to take a step; it may call the backward pass itself."""
         self.steps += 1
+        self._attributes.on_step()
         pending: list[tuple[Parameter, Any]] = []
+        known = len(self._known)
         for group in optimizer.param_groups:
             rate = group.get("lr", 1)
             has_rate = bool(rate if not isinstance(rate, torch.Tensor) or rate.device.type == "cpu" else 1)
@@ -193,6 +202,8 @@ class Parameters:
                 is_pending, parameter.is_pending = parameter.is_pending, False
                 if is_pending and not has_closure:
                     pending.append((parameter, tensor.grad))
+        if len(self._known) > known:  # frozen ones: of which model they are
+            self.look_again()
         # One alone may be zero as its gradients of several passes cancel out.
         suspected = all(parameter.cleared == parameter.steps for parameter, _ in pending)  # else none is read
         are_cleared = all(gradient is None or (suspected and is_zero(gradient)) for _, gradient in pending)

@@ -69,11 +69,12 @@ def _judged(parameters: Parameters, one: Parameter) -> tuple[Verdict, tuple[Cut,
     verdict = one.verdict
     if not one.counts and not one.handed_out:
         return verdict, (), False
+    reason = parameters.not_updated(one)
     if verdict in ("none", "zero"):
         cuts = one.cuts()
         meant = bool(cuts) and all(cut.is_meant for cut in cuts)
-        return verdict, cuts, parameters.is_meant(one) and not meant
-    reason = parameters.not_updated(one)
+        if not (meant and reason == "optimizer"):  # else it stays as it is, whatever its gradients become
+            return verdict, cuts, parameters.is_meant(one) and not meant
     if reason:
         return "not updated", (Cut(reason, REASONS[reason], None, None),), True
     return verdict, (), False

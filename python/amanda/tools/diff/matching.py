@@ -29,7 +29,7 @@ class Parting:
     counterparts: int  # of these
 
     def __str__(self) -> str:
-        counterparts = "none has" if not self.counterparts else f"{self.counterparts} have"
+        counterparts = {0: "none has", 1: "1 has"}.get(self.counterparts, f"{self.counterparts} have")
         return (
             f"the programs part at {_where(self.ours)}, where the reference has {_where(self.theirs)}: "
             f"of {self.operators} operators from there on, {counterparts} a counterpart"

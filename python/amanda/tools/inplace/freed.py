@@ -42,7 +42,7 @@ class Passes:
                 program_line(sys._getframe()), next_sequence_number(), _numbers(call.tensors)
             )
 
-    def end(self, call: BackwardCall, _: BaseException | None) -> None:
+    def end(self, call: BackwardCall, error: BaseException | None, gradients: Sequence[Any]) -> None:
         ended = self._running.pop(id(call), None)
         if ended is not None:
             self._ended.append(ended)

@@ -144,6 +144,9 @@ class Finding:
                 "the gradient that it got is zero there, and zero times infinity is NaN: keep its operand away from there, "
                 f"as with clamp; if {where} leaves the result out, let {where} choose the operand before the operator"
             )
+        namespace, _, function = self.name.rpartition("::")
+        if self.kind == "produced" and self.backward_op and namespace == "autograd":
+            return f"{function}.backward, a function of Python, computed it: operators inside it are not looked at"
         infinite = [one.name for one in self.inputs if one.infs and one.dtype != "float"]
         if self.kind != "produced" or self.infinity or self.chain or not infinite:
             return ""

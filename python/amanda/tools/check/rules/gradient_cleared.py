@@ -42,6 +42,7 @@ class GradientCleared(OfFaultySteps):
     def begin(self) -> None:
         super().begin()
         self._zeroed: dict[int | None, int] = {}  # by storage: the version after it
+        self._fault = ""  # of the step that runs
 
     def look(self, context: OpContext) -> None:
         context.insert_before_op(self._on_zero, inputs=[0])
@@ -54,8 +55,14 @@ class GradientCleared(OfFaultySteps):
 
     def before_step(self, step: Step) -> None:
         zeroed, self._zeroed = self._zeroed, {}
+        self._fault = _fault(step.parameters, zeroed) if step.backward_passes else ""
         if not step.has_closure and step.backward_passes:
-            self._steps.add(step, _fault(step.parameters, zeroed))
+            self._steps.add(step, self._fault)
+
+    def after_step(self, step: Step) -> None:
+        """Libraries give a step a closure that runs no backward pass, where the program calls `backward()` itself."""
+        if step.has_closure and step.backward_passes and not step.passes_inside:
+            self._steps.add(step, self._fault)
 
 
 def _fault(parameters: list[Any], zeroed: dict[int | None, int]) -> str:

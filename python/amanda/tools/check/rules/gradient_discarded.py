@@ -181,7 +181,7 @@ class _Listener:
         if rule is not None and call.accumulates and not call.is_nested:
             rule.before_pass()
 
-    def end(self, call: Any, error: BaseException | None) -> None:
+    def end(self, call: Any, error: BaseException | None, gradients: Any) -> None:
         rule = self._rule()
         if rule is not None and call.accumulates and not call.is_nested and error is None:
             rule.after_pass()

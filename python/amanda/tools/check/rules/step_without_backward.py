@@ -46,7 +46,8 @@ class StepWithoutBackward(OfFaultySteps):
         from ..gradients import Used
 
         if step.has_closure:
-            self._steps.add(step, self._fault(step))
+            is_before = step.backward_passes and not step.passes_inside
+            self._steps.add(step, "" if is_before else self._fault(step))
         every = self._steps.is_suspect(step.optimizer)
         used = [Used(one) for one in step.parameters if one.grad is not None] if every else step.used
         self._used[step.optimizer] = used
