@@ -80,14 +80,6 @@ class Block(torch.nn.Module):
         return x + self.out(torch.nn.functional.gelu(attended))
 
 
-def in_bfloat16(block):
-    def run(x):
-        with torch.autocast("cpu", torch.bfloat16):
-            return block(x)
-
-    return run
-
-
 def recomputed(block):
     return lambda x: torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
 
@@ -98,7 +90,6 @@ WAYS = {
     ),
     "dynamic": lambda block, **backend: torch.compile(block, dynamic=True, **backend),
     "fullgraph": lambda block, **backend: torch.compile(block, fullgraph=True, **backend),
-    "autocast": lambda block, **backend: torch.compile(in_bfloat16(block), **backend),
     "checkpoint": lambda block, **backend: torch.compile(recomputed(block), **backend),
 }
 
