@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 from amanda import OpContext, Tool
@@ -93,12 +93,12 @@ class GradientStatistics(TellsSkips, Results[Row, GroupBy], Tool):
         context.insert_after_backward_op(NativeRoutine(routine, self._record_inputs), node=node)
 
     def _record_outputs(self, *gradients: Any, node: _Node) -> None:
-        norms = [self._norm_of(gradient) for gradient in gradients]
+        norms = [self._norm_of(gradient) for gradient in _members(gradients)]
         with self._lock:
             self._operator(node).grad_outputs.add(norms)
 
     def _record_inputs(self, *gradients: Any, node: _Node) -> None:
-        norms = [self._norm_of(gradient) for gradient in gradients]
+        norms = [self._norm_of(gradient) for gradient in _members(gradients)]
         with self._lock:
             self._operator(node).grad_inputs.add(norms)
 
@@ -249,6 +249,15 @@ class _Norms:
         self.min, self.max, self.sum = min(self.min, norm), max(self.max, norm), self.sum + norm
 
 
+def _members(gradients: Iterable[Any]) -> Iterator[Any]:
+    """In compiled code, the gradient of an operand that is a list is a list."""
+    for gradient in gradients:
+        if isinstance(gradient, (list, tuple)):
+            yield from gradient
+        else:
+            yield gradient
+
+
 def _all_norms(group: list[tuple[_Norms, int]]) -> _Norms:
     """The norms of all members of the group. It is not known which norm was the last."""
     every = _Norms()
@@ -267,8 +276,8 @@ class _Gradients:
 
     def add(self, norms: list[float | Literal["skipped"] | None]) -> None:
         self.calls += 1
-        self.norms = self.norms or [_Norms() for _ in norms]
-        for known, norm in zip(self.norms, norms, strict=True):
+        self.norms += [_Norms() for _ in norms[len(self.norms) :]]  # a list may have another length in another run
+        for known, norm in zip(self.norms, norms, strict=False):
             if norm is None:
                 known.undefined += 1
             elif norm == "skipped":

@@ -106,10 +106,16 @@ ONE = torch.ones(())
 
 
 def differentiate(results: Any) -> None:
-    """The sum of whatever has a gradient; scopes see operators of results only."""
+    """A weighted sum of whatever has a gradient; scopes see operators of results only."""
     with amanda.disabled():
         results = results.to_tuple() if hasattr(results, "to_tuple") else results
         parts = [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-        loss = sum((part.float().sum() for part in parts), torch.zeros(()))
+        loss = sum((weighted_sum(part.float()) for part in parts), torch.zeros(()))
     if parts:
         loss.backward(ONE)
+
+
+def weighted_sum(value: torch.Tensor) -> torch.Tensor:
+    """With equal weights, the gradients before a normalization were zero but for rounding."""
+    weights = torch.arange(value.numel(), device=value.device).cos().reshape(value.shape)
+    return (value * weights).sum()

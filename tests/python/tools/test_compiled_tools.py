@@ -9,11 +9,13 @@ from amanda.research.effective_path import EffectivePath
 from amanda.research.error_injection import BitFlip, ErrorInjection
 from amanda.research.pruning import ActivationPruning, ChannelPruning, HeadPruning, TilewisePruning
 from amanda.research.rematerialization import Rematerialization
+from amanda.tools.capture import Capture
 from amanda.tools.flops import Flops
 from amanda.tools.gradients import GradientStatistics
 from amanda.tools.graph import GraphTracing
 from amanda.tools.histograms import ValueHistograms
 from amanda.tools.hook_coverage import HookCoverage
+from amanda.tools.nonfinite import NaNSentinel
 from amanda.tools.profile import Profile
 from amanda.tools.pruning import MagnitudePruning, SparsitySchedule, VectorwisePruning
 from amanda.tools.quantization import DynamicQuantization, FakeQuantization, StaticQuantization
@@ -333,3 +335,40 @@ def test_a_range_is_needed_before_a_function_is_compiled_with_it():
     with pytest.raises(amanda.Error, match="has no range yet; run the program with observe = True first"):  # noqa: SIM117
         with amanda.apply(quantization, compiled="graph"):
             call(torch.ones(3, 4))
+
+
+LISTS = {
+    "results": lambda x: sum(part.sum() * i for i, part in enumerate((x * 2).chunk(3, -1))),
+    "results, of which one is used": lambda x: (x * 2).split(2, -1)[1].square().sum(),
+    "arguments": lambda x: torch.stack([x * 2, x * 3]).square().sum(),
+    "arguments, of which one needs no gradient": lambda x: torch.cat([x * 2, torch.ones(1, 6)]).square().sum(),
+    "both": lambda x: torch.meshgrid(x[0] * 2, x[1] * 3, indexing="ij")[0].square().sum(),
+}
+LOOKING = {
+    "GradientStatistics": GradientStatistics,
+    "NaNSentinel": lambda: NaNSentinel(inf=True),
+    "Capture": lambda: Capture(grad=True),
+    **{name: make for name, (make, _) in OBSERVING.items()},
+}
+
+
+@pytest.mark.parametrize("tool", LOOKING)
+@pytest.mark.parametrize("lists", LISTS)
+def test_gradients_of_lists_of_tensors(lists, tool):
+    looking, x = LOOKING[tool](), torch.linspace(-1, 1, 24).view(4, 6).requires_grad_()
+    compiled = torch.compile(LISTS[lists], backend="aot_eager")
+    with amanda.apply(looking, compiled="graph"):
+        compiled(x).backward()
+    found, x.grad = x.grad, None
+    compiled(x).backward()
+    assert torch.equal(found, x.grad)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_norms_of_gradients_of_lists(is_compiled):
+    statistics, x, program = GradientStatistics(), torch.ones(4, 6, requires_grad=True), LISTS["results"]
+    with amanda.apply(statistics, compiled="graph"):
+        (torch.compile(program, backend="aot_eager") if is_compiled else program)(x).backward()
+    norms = [(row.side, row.last) for row in statistics.rows() if row.name == "aten::chunk" and row.last is not None]
+    sides = [("grad_output", 8 * 0), ("grad_output", 8 * 1), ("grad_output", 8 * 4), ("grad_input", 8 * (0 + 1 + 4))]
+    assert norms == [(side, pytest.approx(square**0.5)) for side, square in sides]

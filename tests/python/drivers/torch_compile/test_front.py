@@ -315,3 +315,52 @@ def test_what_the_compiler_itself_runs_is_not_seen():
         differentiate(torch.compile(lambda x: x.sin().cos())(x))
     assert looks.forward == looks.backward == {"sin": 1, "cos": 1}
     assert all(each.endswith("/compile") for each in looks.namespaces)
+
+
+BEFORE_THE_FIRST_SCOPE = """
+    import amanda
+    import torch
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 2)
+            self.register_buffer("mean", torch.zeros(2))
+
+        def forward(self, x):
+            x = self.layer(x)
+            {registers}
+            return x
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    graphs, counts, x = [], [], torch.ones(3, 2)
+    compiled = torch.compile(Model(), backend=backend)
+    tool = amanda.Tool("looks")
+    tool.add_inst_for_op(lambda context: context.insert_after_op(lambda output: None))
+    scopes = [amanda.apply(tool, compiled="graph") for _ in range(2)]
+    for scope in [None, scopes[0], None, scopes[0], None, scopes[1], None]:
+        if scope is None:
+            compiled(x)
+        else:
+            with scope:
+                compiled(x)
+        counts.append(len(graphs))
+    print(counts)
+"""
+REGISTERS = {
+    "nothing": ("", False),
+    "a buffer": ("self.mean = self.mean * 0.9 + x.mean(0)", True),
+    "modules": ("x = torch.nn.Sequential(self.layer, self.layer)(x)", True),
+    "a module that it deletes": ("self.other = self.layer; x = self.other(x); del self.other", True),
+}
+
+
+@pytest.mark.parametrize("registers", REGISTERS)
+def test_a_function_from_before_the_first_scope_is_compiled_again_only_if_it_registers(registers, forked_python):
+    line, again = REGISTERS[registers]
+    after = 3 if again else 2
+    printed = forked_python(BEFORE_THE_FIRST_SCOPE.replace("{registers}", line))
+    assert printed.strip() == str([1, 2, *[after] * 5])

@@ -6,6 +6,8 @@ import amanda
 import pytest
 import torch
 from compiled_tools import Doubled
+from compiling import Looks, apply, differentiate
+from unharmed import bits
 
 pytestmark = pytest.mark.slow
 
@@ -65,3 +67,55 @@ def test_what_is_exported_has_nothing_of_ours(tmp_path):
             assert [file for file in archive.namelist() if b"amanda" in archive.read(file)] == []
     assert torch.export.load(tmp_path / "program.pt2").module()(x).tolist() == [1.0, 3.0]
     assert torch._inductor.aoti_load_package(str(tmp_path / "package.pt2"))(x).tolist() == [1.0, 3.0]
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.mixed, self.out = torch.nn.LayerNorm(4), torch.nn.Linear(4, 12), torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        query, key, value = self.mixed(self.norm(x)).chunk(3, -1)
+        attended = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return x + self.out(torch.nn.functional.gelu(attended))
+
+
+def recomputed(block):
+    return lambda x: torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+
+
+WAYS = {
+    "reduce-overhead": lambda block, **backend: torch.compile(
+        block, mode="reduce-overhead" if not backend else None, **backend
+    ),
+    "dynamic": lambda block, **backend: torch.compile(block, dynamic=True, **backend),
+    "fullgraph": lambda block, **backend: torch.compile(block, fullgraph=True, **backend),
+    "checkpoint": lambda block, **backend: torch.compile(recomputed(block), **backend),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_tool_that_looks_sees_what_it_sees_under_aot_eager_and_changes_nothing(way):
+    def step(run):
+        left = []
+        for x in xs:
+            block.zero_grad()
+            result = run(x)
+            differentiate(result)
+            left += [result.detach().clone(), *(parameter.grad.clone() for parameter in block.parameters())]
+        return left
+
+    torch.manual_seed(0)
+    block, xs = Block(), [torch.randn(2, 3, 4), torch.randn(3, 5, 4)][: 2 if way == "dynamic" else 1]
+    seen = []
+    for backend in ({"backend": "aot_eager"}, {}):
+        torch._dynamo.reset()
+        looks, run = Looks(), WAYS[way](block, **backend)
+        expected = step(run)
+        with apply(looks):
+            found = step(run)
+        assert bits(step(run)) == bits(expected)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+        seen.append((looks.forward, looks.backward))
+    assert seen[0] == seen[1]
+    assert seen[0][0]["scaled_dot_product_attention"] >= len(xs)
