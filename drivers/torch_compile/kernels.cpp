@@ -13,6 +13,7 @@
 #include "autocast.h"
 #include "base/python_hooks.h"
 #include "compiled_call.h"
+#include "coverage/coverage_counter.h"
 #include "lent.h"
 #include "table.h"
 
@@ -52,7 +53,10 @@ Tensors spread(at::TensorList values, at::IntArrayRef which, const Slot& slot, L
 }
 
 /// In memory of its own, laid out like the other: the compiler knows no more about the result.
-at::Tensor fresh_like(const at::Tensor& like, const at::Tensor& value) { return at::empty_like(like).copy_(value); }
+at::Tensor fresh_like(const at::Tensor& like, const at::Tensor& value) {
+  const OwnWork uncounted;
+  return value.defined() ? at::empty_like(like).copy_(value) : at::zeros_like(like);
+}
 
 [[noreturn]] void throw_lost_gradient(const Slot& slot) {
   throw Error(c10::str(
@@ -107,6 +111,7 @@ Tensors run(at::TensorList values, at::IntArrayRef numbers, at::TensorList run_h
     Lent lent(&slot->op());
     Tensors inputs;
     for (const at::Tensor& value : values) {
+      const OwnWork uncounted;
       inputs.push_back(keeps ? value.detach().clone() : lent.tensor(value.detach()));
     }
     for (int64_t i : keeps ? recorded : at::IntArrayRef()) inputs[i].requires_grad_();
@@ -154,10 +159,7 @@ Tensors replay(at::TensorList gradients, at::IntArrayRef which, const at::Tensor
       made = recorded->backward(given);
     }
     Tensors results;
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      const at::Tensor& gradient = made[wanted[i]];
-      results.push_back(gradient.defined() ? fresh_like(likes[i], gradient) : at::zeros_like(likes[i]));
-    }
+    for (size_t i = 0; i < wanted.size(); ++i) results.push_back(fresh_like(likes[i], made[wanted[i]]));
     return results;
   });
 }

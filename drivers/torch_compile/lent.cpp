@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "amanda/log.h"
+#include "coverage/coverage_counter.h"
 
 namespace amanda::pytorch {
 namespace {
@@ -30,6 +31,7 @@ void warn_of_array(const Operator& op) {
 void own(const c10::Storage& lent, const Operator* op) {
   c10::StorageImpl* storage = lent.unsafeGetStorageImpl();
   if (!storage->resizable() && op) warn_of_array(*op);  // numpy() has made it so
+  const OwnWork uncounted;
   const c10::InferenceMode no_inference(false);
   const c10::AutoGradMode no_grad(false);
   const auto bytes = at::TensorOptions().dtype(at::kByte).device(storage->device());

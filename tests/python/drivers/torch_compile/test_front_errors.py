@@ -166,6 +166,37 @@ def test_coverage_has_every_operator():
     assert not {"opaque", "lost"} & set(report.total("forward").skipped)
 
 
+def keeps(context):
+    context.insert_before_backward_op(lambda *gradients: kept.append(gradients))
+    context.insert_after_backward_op(lambda *gradients: kept.append(gradients))
+
+
+def edits(context):
+    context.insert_before_backward_op(lambda *gradients: tuple(gradient + 0 for gradient in gradients))
+
+
+def replaces(context):
+    context.replace_op(context.op)
+
+
+kept = []
+
+
+@pytest.mark.parametrize("analyze", [keeps, edits, replaces])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_copies_for_tools_are_no_operators_of_the_program(analyze, backend):
+    tool, model = amanda.Tool(), torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    compiled = torch.compile(model, backend=backend)
+    tool.add_inst_for_op(analyze, ops=["linear", "relu"], backward=analyze is not replaces)
+    with amanda.apply(tool, compiled="graph", coverage=True) as scope:
+        for _ in range(2):
+            compiled(X).pow(2).sum().backward()
+    kept.clear()
+    report = scope.coverage()
+    assert not {"opaque", "lost", "callback"} & {*report.total("forward").skipped, *report.total("backward").skipped}
+    assert tool.evidence().is_complete
+
+
 def test_evidence_has_what_is_hidden_once():
     compiled, seen = torch.compile(torch.vmap(lambda x: x.sin().sum()), backend="aot_eager"), Seen()
     with amanda.apply(seen, compiled="graph", coverage=True):
