@@ -1,10 +1,14 @@
 """Operands that are numbers, which depend on sizes that the compiled code leaves open."""
 
+import contextlib
+
 import amanda
 import pytest
 import torch
+from torch._dynamo.utils import counters
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+from unharmed import bits
 
 
 def scaled(x):
@@ -132,3 +136,40 @@ def test_such_a_number_is_not_edited():
         amanda.apply(tool, compiled="graph"),
     ):
         run(torch.compile(scaled, dynamic=True, backend="aot_eager"), 4)
+
+
+# As a coefficient that grows over the steps of a training.
+CHANGING = [0.1, 0.7, -0.0, 1e-310, 1e300, float("inf"), *(i / 7 for i in range(1, 15))]
+
+
+def by(x, factor):
+    return x * factor
+
+
+def by_twice(x, factor):
+    return (x * (factor * 2) + factor).sum()
+
+
+@pytest.mark.parametrize("program", [by, by_twice])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_float_that_changes_from_call_to_call_compiles_as_often_as_without_tools(program, backend):
+    def compilations(scope):
+        torch._dynamo.reset()
+        counters.clear()
+        compiled, left = torch.compile(program, backend=backend, fullgraph=True), []
+        for value in CHANGING:
+            x = torch.linspace(-1, 1, 3).requires_grad_()
+            with scope:
+                result = compiled(x, value)
+                result.sum().backward()
+            left += [result.detach(), x.grad]
+        return counters["stats"]["unique_graphs"], bits(left)
+
+    numbers, tool = [], amanda.Tool("looks")
+    tool.add_inst_for_op(
+        lambda context: context.insert_before_op(lambda x, factor: numbers.append(float(factor))), ops="mul"
+    )
+    plain = compilations(contextlib.nullcontext())
+    assert compilations(amanda.apply(tool, compiled="graph")) == plain
+    times = {by: 1, by_twice: 2}[program]
+    assert list(map(repr, numbers)) == [repr(value * times) for value in CHANGING]

@@ -47,9 +47,11 @@ class Values:
         return None if value is None else ("constant", list(value) if isinstance(value, tuple) else value)
 
     def _add_float(self, value: fx.Node) -> Layout:
-        """As a tensor: the numbers of a node are integers."""
-        made = torch.ops.aten.scalar_tensor.default
-        self.tensors.append(self._graph.call_function(made, (value,), {"dtype": torch.float64}))
+        """As a tensor: the numbers of a node are integers. It is a product, which PyTorch can compute from a float that
+        changes from call to call. With scalar_tensor, it would compile the function again for each value."""
+        aten, double = torch.ops.aten, {"dtype": torch.float64}
+        one = self._graph.call_function(aten.scalar_tensor.default, (1.0,), double)
+        self.tensors.append(self._graph.call_function(aten.mul.Tensor, (one, value)))
         self.examples.append(torch.empty((), dtype=torch.float64))
         return "tensor", len(self.tensors) - 1
 
