@@ -24,7 +24,9 @@ class LearningRateZero(Rule):
 
     name = "learning-rate-zero"
     sentence = "the optimizer steps with a learning rate of zero"
-    fix = "give the schedule the number of all steps of the optimizer, not of epochs; call scheduler.step() once for each"
+    fix = (
+        "give the schedule the number of all steps of the optimizer, not of epochs; call scheduler.step() once for each"
+    )
     bad = """
         scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=4)
         for _ in range(8):

@@ -36,20 +36,8 @@ class PenaltyWithoutGradient(Rule):
         *_SUMS,
         *("norm", "linalg_norm", "linalg_vector_norm", "frobenius_norm", "pow", "square", "sqrt", "abs", "neg"),
         *("sum", "mean", "mul", "div", "relu", "clamp", "clamp_min", "max", "mse_loss", "l1_loss", "smooth_l1_loss"),
-        *(
-            "view",
-            "reshape",
-            "flatten",
-            "squeeze",
-            "unsqueeze",
-            "select",
-            "slice",
-            "transpose",
-            "t",
-            "stack",
-            "cat",
-            "to",
-        ),
+        *("view", "reshape", "flatten", "squeeze", "unsqueeze", "select", "slice"),
+        *("transpose", "t", "stack", "cat", "to"),
     )
     with_outputs = True
     bad = """
