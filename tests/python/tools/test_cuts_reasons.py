@@ -193,8 +193,10 @@ def train_tempered(scale, optimizer_of=lambda model: model.parameters(), normali
     "made", [lambda: torch.ones(1, requires_grad=True), lambda: 2 * torch.ones(1, requires_grad=True)]
 )
 def test_a_tensor_of_a_module_that_is_no_parameter_is_told(made):
-    told = "1 tensor that requires a gradient is in a module and no nn.Parameter: neither parameters() nor an optimizer"
-    assert f"{told} has it: scale" in train_tempered(made())
+    remark = (
+        "1 tensor that requires a gradient is in a module and no nn.Parameter: neither parameters() nor an optimizer"
+    )
+    assert f"{remark} has it: scale" in train_tempered(made())
 
 
 def test_tensors_of_modules_that_are_right():

@@ -48,7 +48,7 @@ class KerasSteps:
         self._made[optimizer] = made
         place = functools.partial(_place, optimizer, sys._getframe(1))
         for rule in self._rules:
-            rule.after_keras_step(optimizer, place)
+            rule.after_keras_step(optimizer, made, place)
 
 
 def _place(optimizer: Any, frame: Any) -> Place:

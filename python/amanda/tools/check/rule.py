@@ -96,8 +96,9 @@ class Rule:
     def after_step(self, step: Step) -> None:
         """Called after it."""
 
-    def after_keras_step(self, optimizer: Any, place: Callable[[], Place]) -> None:
-        """Called after a step of an optimizer of Keras; of a function that steps several times, once when it is over."""
+    def after_keras_step(self, optimizer: Any, steps: int, place: Callable[[], Place]) -> None:
+        """Called after a step of an optimizer of Keras, which has made `steps` steps; of a function that steps several
+        times, once when it is over."""
 
     def at_end(self, ended_well: bool) -> None:
         """Called when the scope is left. `ended_well`: not by an exception."""

@@ -63,8 +63,8 @@ class LearningRateZero(Rule):
         if rates.place is None and rates.had_more:
             rates.place = step.place
 
-    def after_keras_step(self, optimizer: Any, place: Callable[[], Place]) -> None:
-        from amanda.toolkit.tensorflow import schedule_of, steps_of
+    def after_keras_step(self, optimizer: Any, steps: int, place: Callable[[], Place]) -> None:
+        from amanda.toolkit.tensorflow import schedule_of
 
         if optimizer not in self._scheduled:
             rate = schedule_of(optimizer)
@@ -73,7 +73,7 @@ class LearningRateZero(Rule):
                 self._all_scheduled.append(known)
         scheduled = self._scheduled[optimizer]
         if scheduled is not None:
-            scheduled.steps = steps_of(optimizer)
+            scheduled.steps = steps
 
     def at_end(self, ended_well: bool) -> None:
         for one in self._all_scheduled:
