@@ -7,8 +7,6 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from amanda.toolkit.torch import parameter_name
-
 SAMPLED = 2
 
 
@@ -30,6 +28,8 @@ class Used:
 
     @property
     def name(self) -> str:
+        from amanda.toolkit.torch import parameter_name
+
         return parameter_name(self._parameter()) or "a parameter"
 
     def see(self) -> None:
@@ -76,6 +76,8 @@ def storage(tensor: Any) -> int | None:
 
 def names(parameters: Iterable[Any], most: int = 3) -> str:
     """ "0.weight, 0.bias and 12 more"."""
+    from amanda.toolkit.torch import parameter_name
+
     return few([parameter_name(one) or f"one of shape {tuple(one.shape)}" for one in parameters], most)
 
 

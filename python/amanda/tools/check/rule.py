@@ -5,16 +5,14 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from amanda import OpContext
 from amanda.toolkit import Arrays, Place
 from amanda.toolkit.frames import program_line
 
+from .gradients import Used, sampled
 from .report import Report
-
-if TYPE_CHECKING:
-    from .gradients import Used
 
 T = TypeVar("T")
 
@@ -36,8 +34,6 @@ class Step:
     @functools.cached_property
     def used(self) -> list[Used]:
         """The gradients of two parameters, after the step."""
-        from .gradients import sampled
-
         return sampled(self.parameters)
 
     @functools.cached_property

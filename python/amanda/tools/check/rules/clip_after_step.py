@@ -7,16 +7,14 @@ import math
 import sys
 import weakref
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amanda import OpContext
 from amanda.toolkit import Place
 from amanda.toolkit.frames import outwards, program_line
 
+from ..gradients import Used, storage
 from ..rule import Rule, Step
-
-if TYPE_CHECKING:
-    from ..gradients import Used
 
 LEAST = 2  # steps
 
@@ -69,8 +67,6 @@ class ClipAfterStep(Rule):
             context.insert_before_op(self._on_clip, inputs=[0], place=place)
 
     def _on_clip(self, given: Any, place: Place) -> None:
-        from ..gradients import storage
-
         memory = {storage(one) for one in (given if isinstance(given, (list, tuple)) else [given])}
         is_stale = False
         for clips in self._clips.values():

@@ -8,6 +8,8 @@ from amanda import OpContext, ops
 from amanda.toolkit import Place
 from amanda.toolkit.frames import line_of_code
 
+from ..gradients import storage
+from ..memory import Memory
 from ..rule import Rule
 
 _COPIES = ("to", "type_as", "_to_copy", "contiguous", "clone", "repeat", "expand_copy")
@@ -46,9 +48,6 @@ class CostlyCopy(Rule):
         self._copies: dict[int, tuple[Any, int, Place]] = {}  # by the result's storage
 
     def look(self, context: OpContext) -> None:
-        from ..gradients import storage
-        from ..memory import Memory
-
         result = context.outputs[0]
         given = [one for one in context.inputs if getattr(one, "layout", None) is not None and one.ndim > 0]
         if context.op.__name__ in _COPIES:

@@ -7,6 +7,7 @@ from typing import Any
 from amanda import OpContext
 
 from ..faulty_steps import OfFaultySteps
+from ..gradients import storage, version
 from ..rule import Step
 
 
@@ -48,8 +49,6 @@ class GradientCleared(OfFaultySteps):
         context.insert_before_op(self._on_zero, inputs=[0])
 
     def _on_zero(self, written: Any) -> None:
-        from ..gradients import storage, version
-
         for one in written if isinstance(written, (list, tuple)) else [written]:
             self._zeroed[storage(one)] = version(one) + 1
 
@@ -74,6 +73,4 @@ def _fault(parameters: list[Any], zeroed: dict[int | None, int]) -> str:
 
 
 def _is_gone(gradient: Any, zeroed: dict[int | None, int]) -> bool:
-    from ..gradients import storage, version
-
     return gradient is None or zeroed.get(storage(gradient)) == version(gradient)

@@ -13,6 +13,7 @@ from amanda.toolkit.evidence import counted
 from amanda.toolkit.frames import program_line
 
 from ..faulty_steps import OfFaultySteps
+from ..gradients import names, storage, version
 from ..rule import Step
 
 
@@ -59,8 +60,6 @@ class GradientDiscarded(OfFaultySteps):
         context.insert_before_op(self._on_write, inputs=[0], is_clear=is_clear)
 
     def _on_write(self, written: Any, is_clear: bool) -> None:
-        from ..gradients import storage
-
         if self._passes:
             memory = {storage(one) for one in (written if isinstance(written, (list, tuple)) else [written])}
             for passes in self._passes.values():
@@ -124,8 +123,6 @@ class _Passes:
         self.before = _state(parameter)
 
     def end(self, line: str) -> None:
-        from ..gradients import version
-
         parameter = self.parameter()
         if parameter is None or parameter.grad is None or _state(parameter) == self.before:
             return
@@ -133,16 +130,12 @@ class _Passes:
         self.kept.append(line)
 
     def write(self, memory: set[int | None], is_clear: bool) -> None:
-        from ..gradients import storage
-
         gradient = self.gradient() if self.gradient is not None else None
         if gradient is not None and storage(gradient) in memory:
             self.is_zeroed, self.is_used = is_clear, self.is_used or not is_clear
 
     def _see(self, parameter: Any) -> None:
         """Whether the program has cleared, replaced or used the gradient since the last pass."""
-        from ..gradients import version
-
         if self.gradient is None or not self.kept:
             return
         self.is_used = self.is_used or version(parameter) != self.version
@@ -160,8 +153,6 @@ class _Passes:
         self._see(parameter)
         if self.is_used or not self.kept or not set(self.discarded) <= set(self.kept):
             return ""
-        from ..gradients import names
-
         passes = len(self.discarded) + len(self.kept)
         lost = counted(len(self.discarded), "gradient")
         return f"of {passes} backward passes since its last step, {lost} of {names([parameter])} were cleared"
@@ -188,6 +179,4 @@ class _Listener:
 
 
 def _state(parameter: Any) -> tuple[int, int] | None:
-    from ..gradients import version
-
     return None if parameter.grad is None else (id(parameter.grad), version(parameter.grad))

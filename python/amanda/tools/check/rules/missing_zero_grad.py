@@ -7,6 +7,7 @@ from typing import Any
 
 from amanda import OpContext
 
+from ..gradients import storage
 from ..rule import Rule, Step
 
 
@@ -46,8 +47,6 @@ class MissingZeroGrad(Rule):
         context.insert_before_op(self._on_clear, inputs=[0])
 
     def _on_clear(self, written: Any) -> None:
-        from ..gradients import storage
-
         cleared = {storage(one) for one in (written if isinstance(written, (list, tuple)) else [written])}
         for used in self._used.values():
             for one in used:

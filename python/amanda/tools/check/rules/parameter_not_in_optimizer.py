@@ -9,6 +9,7 @@ from typing import Any
 from amanda import OpContext, ops
 from amanda.toolkit import Place
 
+from ..gradients import few
 from ..rule import Rule, Step
 
 LOOKED_AT = 6  # steps
@@ -106,8 +107,6 @@ class ParameterNotInOptimizer(Rule):
             if one.steps and not one.is_written and key not in self._in_optimizers:
                 found.setdefault((one.place.name, one.place.source), []).append(one)
         for trained in found.values():
-            from ..gradients import few  # here: it imports torch
-
             names = few([one.name for one in trained])
             self.found(trained[0].place, f"{names} got gradients, and kept their first values")
         self._with_gradient.clear()

@@ -12,6 +12,7 @@ from amanda import OpContext, ops
 from amanda.toolkit import Place
 from amanda.toolkit.frames import program_line, short_line
 
+from ..gradients import storage
 from ..graph import kind
 from ..rule import Rule, Step
 
@@ -70,8 +71,6 @@ class PenaltyWithoutGradient(Rule):
         self._stop: Callable[[], None] | None = None
 
     def look(self, context: OpContext) -> None:
-        from ..gradients import storage  # here: it imports torch
-
         if self._stop is None:
             from amanda.toolkit.torch import listen_to_backward
 
@@ -87,8 +86,6 @@ class PenaltyWithoutGradient(Rule):
 
     def returned(self, gradients: Iterable[Any]) -> None:
         """`torch.autograd.grad` has returned these."""
-        from ..gradients import storage
-
         line = program_line(sys._getframe(1))
         for one in _tensors(gradients):
             if one.dim() and not one.requires_grad and storage(one) is not None:
@@ -117,8 +114,6 @@ class PenaltyWithoutGradient(Rule):
             self._stop = None
 
     def _line_of(self, tensor: Any) -> str:
-        from ..gradients import storage
-
         known = self._from.get(storage(tensor)) if not tensor.requires_grad else None
         return known[1] if known is not None and known[0]() is not None else ""
 

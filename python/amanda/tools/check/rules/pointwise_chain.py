@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from amanda import OpContext, ops
 from amanda.toolkit import Place
 
+from ..gradients import storage
+from ..memory import Memory
 from ..rule import Rule
 
 _ARITHMETIC = (
@@ -61,9 +63,6 @@ class PointwiseChain(Rule):
 
     def look(self, context: OpContext) -> None:
         from amanda.toolkit.optimizer_phase import in_optimizer
-
-        from ..gradients import storage
-        from ..memory import Memory
 
         result = context.outputs[0]
         if context.op.__name__ in _BETWEEN:

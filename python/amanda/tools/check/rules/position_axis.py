@@ -9,6 +9,7 @@ from amanda import OpContext
 from amanda.toolkit import Place
 
 from ..computed import shape_of
+from ..gradients import storage
 from ..modes import called_at, running
 from ..rule import Rule, operands
 
@@ -139,8 +140,6 @@ def _axis(given: Any, other: Any) -> int | None:
 
 def _is_of_a_module(tensor: Any) -> bool:
     """It is in the memory of a buffer, or a parameter, of the model that runs."""
-    from ..gradients import storage
-
     memory = storage(tensor)
     parts = (part for model in running()[-1:] for part in model.modules())
     held = (one for part in parts for one in (*part._buffers.values(), *part._parameters.values()))

@@ -8,6 +8,7 @@ from typing import Any
 from amanda import OpContext
 from amanda.toolkit import Place
 
+from ..gradients import storage
 from ..rule import Rule, Step
 
 
@@ -51,8 +52,6 @@ class Reinitialized(Rule):
         context.insert_before_op(self._on_write, inputs=[0], place=Place.of(context))
 
     def _on_write(self, written: Any, place: Place) -> None:
-        from ..gradients import storage
-
         memory = storage(written)
         if memory is not None and any(memory in known for known in self._trained.values()) and _is_whole(written):
             self._written[memory] = place, written.numel()
@@ -67,8 +66,6 @@ class Reinitialized(Rule):
         self._written.clear()
 
     def after_step(self, step: Step) -> None:
-        from ..gradients import storage
-
         if not step.number:
             self._trained[step.optimizer] = {storage(one) for one in step.parameters}
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from amanda.toolkit import own_work
 
+from ..gradients import names
 from ..rule import Rule, Step
 
 SECOND = 2  # step at which suspects are looked at once more
@@ -66,8 +67,6 @@ class SameWeights(Rule):
         if same and step.number == 0:
             self._suspects[step.optimizer] = [weakref.ref(one) for one in same]
         elif same:
-            from ..gradients import names
-
             self.found(step.place, f"all rows of {names(same)} are equal, and all rows of their gradients")
 
     def _is_same(self, parameter: Any) -> bool:

@@ -6,6 +6,7 @@ import weakref
 from typing import Any
 
 from ..faulty_steps import OfFaultySteps
+from ..gradients import Used
 from ..rule import Step
 
 
@@ -43,8 +44,6 @@ class StepWithoutBackward(OfFaultySteps):
             self._steps.add(step, "" if step.backward_passes else self._fault(step))
 
     def after_step(self, step: Step) -> None:
-        from ..gradients import Used
-
         if step.has_closure:
             is_before = step.backward_passes and not step.passes_inside
             self._steps.add(step, "" if is_before else self._fault(step))

@@ -9,6 +9,7 @@ from typing import Any
 
 from amanda.toolkit import Place, own_work
 
+from ..gradients import version
 from ..rule import Rule, Step
 
 LEAST = 3  # steps without effect in a row, up to the end
@@ -84,8 +85,6 @@ class StepWithoutEffect(Rule):
             known.faulty = 0
 
     def _sample(self, parameter: Any, with_values: bool) -> _Sample:
-        from ..gradients import version
-
         values = self._quietly(parameter, _first) if with_values else None
         return _Sample(weakref.ref(parameter), version(parameter), values)
 
@@ -95,8 +94,6 @@ class StepWithoutEffect(Rule):
             return self.read(tensor.detach(), function)
 
     def _is_changed(self, before: _Sample) -> bool:
-        from ..gradients import version
-
         parameter = before.parameter()
         if parameter is None or version(parameter) != before.version:
             return True

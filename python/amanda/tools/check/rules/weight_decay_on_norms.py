@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..gradients import names
 from ..rule import Rule, Step
 
 LISTED = 3
@@ -31,8 +32,6 @@ class WeightDecayOnNorms(Rule):
     def before_step(self, step: Step) -> None:
         if step.number:
             return
-        from ..gradients import names
-
         groups = [group for group in step.optimizer.param_groups if group.get("weight_decay")]
         flat = [one for group in groups for one in group["params"] if one.ndim < 2 and one.requires_grad]
         if flat:

@@ -10,6 +10,8 @@ from typing import Any
 from amanda import OpContext, ops
 from amanda.toolkit import Place
 
+from ..gradients import storage
+from ..memory import Memory
 from ..rule import Rule, operands
 
 LOOKED_AT = 64  # batches of each place
@@ -96,15 +98,11 @@ class _Batches:
         return self.memory is not None and self.memory.is_of(batch)
 
     def keep(self, batch: Any, values: Any) -> None:
-        from ..memory import Memory
-
         self.values, self.memory = values, Memory(batch)
 
 
 def _is_from_worker(operand: Any) -> bool:
     import torch
-
-    from ..gradients import storage
 
     if not isinstance(operand, torch.Tensor) or isinstance(operand, torch.nn.Parameter) or operand.requires_grad:
         return False
