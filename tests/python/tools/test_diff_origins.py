@@ -122,3 +122,79 @@ def test_elements_in_another_order_have_no_origin(library, port):
     assert "operators that only this run has move aten::" in answer
     assert "aten::flip at " in answer
     assert "the reference has such elements, perhaps in another order" in answer
+
+
+READS = {
+    "transposed": ("F.linear(x, weight.T)", None),
+    "reshaped": (
+        "F.linear(x, weight.reshape(5, WIDTH))",
+        "it reads weight of the reference, (8, 5), reshaped to (5, 8), and not transposed",
+    ),
+    "reshaped otherwise": (
+        "F.linear(x[..., :4], weight.reshape(10, 4))",
+        "it reads weight of the reference, (8, 5), reshaped to (10, 4)",
+    ),
+    "with a dimension of one": ("F.conv1d(x.mT, weight.T[:, :, None]).mT", None),
+    "with a dimension of one, and another fault": ("2 * F.conv1d(x.mT, weight.T[:, :, None]).mT", ""),
+}
+
+
+@pytest.mark.parametrize("ends", ["", "print(y)", "y.square().mean()"])
+@pytest.mark.parametrize("how", READS)
+def test_a_weight_in_another_shape(tmp_path, how, ends):
+    """Whatever the program does with the result: nothing that operators show, printing it, or computing with it."""
+    code, said = READS[how]
+
+    def run(name, code):
+        with amanda.disabled():
+            _, x = weights()
+            holder = torch.nn.Module()
+            holder.weight = torch.nn.Parameter(torch.arange(40.0).view(WIDTH, 5).sin())
+        names = {"F": F, "WIDTH": WIDTH, "x": x, "weight": holder.weight, "model": holder}
+        path = tmp_path / f"{name}.py"
+        path.write_text(f"y = {code}\n{ends}\n")
+        with Recorder(tmp_path / name) as recorder, amanda.apply(recorder), torch.no_grad():
+            exec(compile(path.read_text(), str(path), "exec"), names)
+        return tmp_path / name
+
+    lines = RecordDiff(run("library", "x @ weight"), run("port", code)).answer().splitlines()
+    if said is None:
+        assert any("what was compared agrees" in line for line in lines), lines
+        assert not any("something else" in line or "reshaped" in line for line in lines)
+    else:
+        assert lines[0].startswith("this run computes something else from aten::")
+        assert "port.py:1 on: its result is nowhere in the reference" in lines[0]
+        assert [line for line in lines if "reshaped" in line] == [said] * bool(said)
+
+
+@pytest.mark.parametrize("fault", ["", ".flip(-2)"])
+def test_an_end_that_differs_after_parts_that_agree(tmp_path, fault):
+    """Also if the answer was asked for before, inside the scope."""
+    code = {
+        "library": "z = x @ weight\ny = z.exp() @ other",
+        "port": "z = F.linear(x, weight.T)\ny = F.linear(z.exp(), other.T)",
+    }
+    with amanda.disabled():
+        (weight, other, *_), x = weights()
+        names = {"F": F, "x": x, "weight": weight, "other": other}
+    code["port"] = code["port"].replace("other.T", f"other{fault}.T")
+    with Recorder(tmp_path / "library") as recorder, amanda.apply(recorder):
+        exec(code["library"], dict(names))
+    diff, answers = CausalDiff(tmp_path / "library"), []
+    with amanda.apply(diff):
+        for line in code["port"].splitlines():
+            exec(compile(line, "port.py", "exec"), names)
+            answers.append(diff.answer())
+    assert ("this run computes something else from aten::flip at " in answers[-1]) == bool(fault)
+    assert ("what was compared agrees" in answers[-1]) != bool(fault)
+    assert "something else" not in answers[0]
+
+
+def test_what_only_this_run_computes_at_its_end_is_no_fault(library, port):
+    def run(x, given):
+        y = port()(x, given)
+        return y.abs().add(1.0).log()
+
+    answer = compared(library, run)
+    assert "what was compared agrees" in answer
+    assert "something else" not in answer

@@ -81,7 +81,7 @@ class Comparison:
         Raises:
             DamagedRecord: the reference's results cannot be read.
         """
-        inputs, forward = seen.inputs, seen.forward
+        inputs = seen.inputs
         number, reference = self.matching.next(station, inputs)
         if reference is None:
             self.matching.add_lone(station, inputs, outputs)
@@ -99,9 +99,7 @@ class Comparison:
             self._got(station, number, seen, changes)
         if len(outputs) != len(reference.outputs):
             note = f"{len(outputs)} tensors instead of {len(reference.outputs)}"
-            if not self._reads_saved(station, forward):
-                self._add(station, number, 0, _no_difference(note), "operator", note)
-            self._follow(outputs, ("cause", station.id), station)
+            self._other_count(station, number, seen, outputs, _no_difference(note), changes)
             return None
         self._is_healing &= not seen.are_fixed or station.accumulates
         replaced: list[Any] = [None] * len(outputs)
@@ -135,7 +133,7 @@ class Comparison:
             self.has_left |= seen.are_fixed
             if found is None or source is not None:
                 self._follow([ours], source or ("tolerated",), station)
-        if station.is_view and outputs != reference.outputs:
+        if station.is_view and (outputs != reference.outputs or self.origins.made(inputs)):
             self.origins.add(station, inputs, outputs, result)
         else:
             self.origins.compared(station, inputs, moved)
@@ -157,6 +155,26 @@ class Comparison:
         causes = {op_id for op_id, _ in self._tainted}
         return found + lone.rows(self._record, self.matching, self.consequences, theirs, causes)
 
+    @property
+    def origin(self) -> str:
+        """Where this run begins to compute something else by operators that only it has, in sentences; "" if nowhere."""
+        return self.origins.text or (self.origins.end if self._reference_ends_alone else "")
+
+    @property
+    def agreement(self) -> str:
+        """That what such operators have computed agrees, as a sentence; "" if it does not, or is not known to."""
+        if self.origin:
+            return ""
+        return self.origins.agreement or (self.origins.end_agreement if self._reference_ends_alone else "")
+
+    @property
+    def _reference_ends_alone(self) -> bool:
+        """Its last operator that computes something has no counterpart, as at the end of a port. Programs that part are
+        told otherwise."""
+        computing = (i for i, _ in reversed(self.matching.comparable) if not self._record.stations[i].is_view)
+        is_alone = next(computing, None) not in {None, *self.matching.counts_of_reference()}
+        return is_alone and self.matching.parting() is None
+
     def _got(self, station: Station, run: int, seen: Seen, changes: Sequence[Change]) -> None:
         """An operator without results, such as a write to a variable: what it gets is all that can differ."""
         tensors = [change for change in changes if change.pairs]
@@ -164,6 +182,21 @@ class Comparison:
             self._explain(station, run, seen, 0, _no_difference(""), tensors)
         for written in (ours for change in tensors for _, ours in change.pairs):
             self.consequences.accumulate(written)
+
+    def _other_count(
+        self, station: Station, run: int, seen: Seen, outputs: Sequence[str], found: Any, changes: Sequence[Change]
+    ) -> None:
+        """It returned more tensors than in the reference, or fewer: because of what it reads, or it is a cause itself."""
+        source = next(iter(self._sources(seen.inputs, station)), None)
+        if source is None or not all(change.pairs for change in changes):
+            source = ("cause", station.id)
+            if not self._reads_saved(station, seen.forward):
+                self._add(station, run, 0, found, "operator", found.note)
+        else:
+            self.consequences.readers[source] += 1
+            if isinstance(source, tuple) and source[0] == "lone":
+                self.origins.compared(station, seen.inputs, found)
+        self._follow(outputs, source, station)
 
     def accumulates(self, gradient: str) -> None:
         self.consequences.accumulate(gradient)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from amanda import disabled
 from amanda.toolkit.evidence import counted
 from amanda.toolkit.tables import Progress, Results
 
@@ -109,15 +110,14 @@ class Differences(Results[Any, GroupBy]):
                 f"only one of the runs has, or runs so often, {lone}: first {name} at {largest.where}, {largest.kind}"
             )
             parting = f"{self.parting}\n{_HOW_MATCHED}" if self.parting is not None else ""
-            origins = self._comparison.origins
-            with self._lock:
-                other = [origins.text, parting or first, origins.agreement]
+            with disabled(), self._lock:  # it may read the record inside the scope
+                other = [self._comparison.origin, parting or first, self._comparison.agreement]
             return "\n".join(filter(None, [*other, self._went_on]))
         which = "the only change" if len(changes) == 1 else f"the largest of {len(changes):,} changes"
         what = " ".join(filter(None, [largest.note, f"in {name}", f"at {largest.where}" if largest.where else ""]))
         size = "" if largest.max_abs is None else f", which moves results by up to {largest.max_abs:.4g}"
-        with self._lock:
-            origin = self._comparison.origins.text
+        with disabled(), self._lock:  # it may read the record inside the scope
+            origin = self._comparison.origin
         return "\n".join(filter(None, [f"{which}: {what} ({count}){size}", origin, self._went_on]))
 
     @property

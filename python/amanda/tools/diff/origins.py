@@ -20,7 +20,8 @@ from amanda.toolkit.frames import line_of_code
 
 from . import values
 from .record import DamagedRecord, Record, Station
-from .texts import is_telling, tensors_in
+from .reshaped import reshaped
+from .texts import dtype_in, is_telling, tensors_in
 from .tolerances import Difference, Tolerances
 
 Spread = tuple[float, ...]
@@ -29,16 +30,17 @@ _PARTS = 16
 _RTOL = 1e-4  # of two ways to compute the same; more for dtypes with fewer bits
 _MOST = 1 << 24  # elements of a tensor that is looked at
 _REPEATED = 64  # times that elements may be repeated
+_MOST_RESULTS = 100_000
 _SHOWN = 4  # lines of a way
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Made:
-    """The first run of an operator that only this run has, or of a view of what one made."""
+    """A run of an operator that only this run has, or of a view of what one made."""
 
     station: Station
     read: tuple[str, ...]  # texts of tensors
-    spreads: tuple[Spread, ...]  # of its results; () of views
+    spreads: tuple[Spread, ...]  # of its results; () of views, and of masks that are true, or false, everywhere
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,27 +62,40 @@ class Origins:
         self._sizes: set[int] = set()  # of results, in elements
         self._moved: _Moved | None = None
         self._agreeing: set[object] = set()  # operators of both runs that read their results
+        self._last: _Made | None = None  # if no operator of both runs has run since
 
     def add(
         self, station: Station, inputs: Sequence[str], outputs: Sequence[str], result: Callable[[int], Any]
     ) -> None:
-        if self._moved is not None or station.backward_op or station.id in self._numbers:
+        if self._moved is not None or station.backward_op:
             return
-        self._numbers[station.id] = len(self._numbers)
-        spreads = () if station.is_view else tuple(filter(None, map(spread_of, map(result, range(len(outputs))))))
+        # Later runs are left out, but for a view of a view, as in ``x[0, 0]``.
+        is_next = station.is_view and self.made(inputs) and len(self._by_result) < _MOST_RESULTS
+        if station.id in self._numbers and not is_next:
+            return
+        self._numbers.setdefault(station.id, len(self._numbers))
+        made = (_telling_spread(text, result(i)) for i, text in enumerate(outputs))
+        spreads = () if station.is_view else tuple(filter(None, made))
         if spreads:
             self._sizes.update(filter(None, map(_elements, outputs)))
-        made = _Made(station, _telling(inputs), spreads)
-        self._by_result.update((text, made) for text in _telling(outputs) if text not in self._by_result)
+        one = _Made(station, _telling(inputs), spreads)
+        if not station.is_view:
+            self._last = one if spreads and one.read else None
+        self._by_result.update((text, one) for text in _telling(outputs) if text not in self._by_result)
+
+    def made(self, inputs: Sequence[str]) -> bool:
+        """True if such an operator, or a view, has made one of these tensors."""
+        return any(text in self._by_result for text in _telling(inputs))
 
     def compared(self, station: Station, inputs: Sequence[str], difference: Difference | None) -> None:
         """An operator that both runs have. `difference`: of its results, because of what it reads."""
         if not self._by_result or self._moved is not None or station.backward_op or station.is_view:
             return
+        self._last = None
         read = _telling(inputs)
         if difference is not None:
             self._moved = _Moved(station, read, difference.max_abs)
-        elif any(text in self._by_result for text in read):
+        elif self.made(inputs):
             self._agreeing.add(station.id)
 
     @property
@@ -110,27 +125,59 @@ class Origins:
         more = len(lines) - _SHOWN
         shown = ", ".join(lines[:_SHOWN]) + (f" and {counted(more, 'more line')}" if more > 0 else "")
         through = f" through {shown}" if lines else ""
-        return (
-            f"this run computes something else from {_at(first)} on: its result is nowhere in the reference\n"
-            f"that leads{through} to {_at(moved.station)}, which both have, and moves it{size}"
+        leads = f"that leads{through} to {_at(moved.station)}, which both have, and moves it{size}"
+        return f"{self._begins(first)}\n{leads}"
+
+    @property
+    def end(self) -> str:
+        """The same, where both runs end with operators that the other one does not have. "" if the last results agree."""
+        last = self._end
+        first, _ = self._way_to([last, *self._behind(last.read)]) if last is not None else (None, [])
+        return "" if first is None else self._begins(first)
+
+    @property
+    def end_agreement(self) -> str:
+        """There: that the last results agree, as a sentence; "" if they do not, or are not known."""
+        last = self._end
+        if last is None or not self._is_known(last):
+            return ""
+        result = f"the last result, of {_at(last.station)}"
+        return f"what was compared agrees; up to rounding, the reference has the elements of {result}"
+
+    @property
+    def _end(self) -> _Made | None:
+        return self._last if self._moved is None and self._is_readable else None
+
+    def _begins(self, first: _Made) -> str:
+        begins = (
+            f"this run computes something else from {_at(first.station)} on: its result is nowhere in the reference"
         )
+        return "\n".join(filter(None, [begins, reshaped(self._record, first.read)]))
 
     @functools.cached_property
-    def _way(self) -> tuple[Station | None, list[Station]]:
-        """The first operator whose result the reference has nowhere, though it has what that one reads; and the others
-        without such a result between that and the one that is moved."""
+    def _way(self) -> tuple[_Made | None, list[Station]]:
         assert self._moved is not None
-        try:
-            _ = self._of_reference
-        except DamagedRecord:  # it was said, or the next look says so
+        return self._way_to(self._behind(self._moved.read))
+
+    def _way_to(self, behind: Sequence[_Made]) -> tuple[_Made | None, list[Station]]:
+        """The first of these operators whose result the reference has nowhere, though it has what that one reads; and the
+        others without such a result."""
+        if not self._is_readable:
             return None, []
-        other = [made for made in self._behind(self._moved.read) if not self._is_known(made)]
+        other = [made for made in behind if not self._is_known(made)]
         firsts = [made for made in other if not any(one in other for one in self._behind(made.read))]
         if not firsts:
             return None, []
         first = min(firsts, key=self._order)
         way = [made for made in other if made.station.source != first.station.source]
-        return first.station, [made.station for made in sorted(way, key=self._order)]
+        return first, [made.station for made in sorted(way, key=self._order)]
+
+    @property
+    def _is_readable(self) -> bool:
+        try:
+            return self._of_reference is not None
+        except DamagedRecord:  # it was said, or the next look says so
+            return False
 
     def _order(self, made: _Made) -> int:
         return self._numbers[made.station.id]
@@ -177,17 +224,14 @@ class Origins:
             close = np.isfinite(known) & np.isfinite(given) & (np.abs(known - given) <= allowed)
         return (close | (known == given) | (np.isnan(known) & np.isnan(given))).all(1)
 
-    def _may_be_like(self, text: str) -> bool:
-        """True if a tensor of the reference may have the elements of a result, each as often: others are not read."""
-        count = _elements(text)
-        return any(
-            max(count, one) <= _REPEATED * min(count, one) and not max(count, one) % min(count, one)
-            for one in self._sizes
-        )
-
-    @functools.cached_property
+    @property
     def _of_reference(self) -> tuple[Any, Any]:
-        """The spreads of the results of all forward operators of the reference, and the tolerance of each."""
+        return self._of_sizes(frozenset(self._sizes))
+
+    @functools.cache  # noqa: B019  # as often as the answer is asked for while the program runs
+    def _of_sizes(self, sizes: frozenset[int]) -> tuple[Any, Any]:
+        """The spreads of the results of the reference's forward operators that may have the elements of results of these
+        sizes, each as often; and the tolerance of each."""
         found: dict[str, tuple[Spread, float]] = {}
         for i, execution in self._record.executions:
             if self._record.stations[i].backward_op:
@@ -195,7 +239,7 @@ class Origins:
             for k, text in enumerate(execution.outputs):
                 if (
                     text not in found
-                    and self._may_be_like(text)
+                    and _may_be_like(text, sizes)
                     and (spread := spread_of(self._record.result(execution, k)))
                 ):
                     found[text] = spread, max(_RTOL, Tolerances(close=True).of([text.split()[1].partition("[")[0]])[0])
@@ -212,6 +256,19 @@ def spread_of(array: Any) -> Spread | None:
     ordered = np.sort(sizes)
     positions = [len(ordered) * part // _PARTS for part in range(_PARTS)]
     return (*(float(ordered[position]) for position in positions), float(ordered[-1]))
+
+
+def _may_be_like(text: str, sizes: Iterable[int]) -> bool:
+    count = _elements(text)
+    return any(
+        max(count, one) <= _REPEATED * min(count, one) and not max(count, one) % min(count, one) for one in sizes
+    )
+
+
+def _telling_spread(text: str, array: Any) -> Spread | None:
+    """None for masks that are the same everywhere, too: most are alike, whatever they were made from."""
+    spread = spread_of(array)
+    return None if spread is not None and dtype_in(text) == "bool" and spread[0] == spread[-1] else spread
 
 
 def _elements(text: str) -> int:
