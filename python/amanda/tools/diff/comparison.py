@@ -169,8 +169,8 @@ class Comparison:
 
     @property
     def _reference_ends_alone(self) -> bool:
-        """Its last operator that computes something has no counterpart, as at the end of a port. Programs that part are
-        told otherwise."""
+        """Its last operator that computes something has no counterpart, as at the end of a port. Programs that part have
+        another answer."""
         computing = (i for i, _ in reversed(self.matching.comparable) if not self._record.stations[i].is_view)
         is_alone = next(computing, None) not in {None, *self.matching.counts_of_reference()}
         return is_alone and self.matching.parting() is None
