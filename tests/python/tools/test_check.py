@@ -407,6 +407,29 @@ def test_a_finding_has_line_evidence_and_fix():
     )
 
 
+class Dropping(nn.Module):
+    def __init__(self, share):
+        super().__init__()
+        self.share = share
+
+    def forward(self, x):
+        return F.dropout(x, self.share)
+
+
+def test_findings_of_equal_layers_are_one_text():
+    layers = nn.Sequential(*map(Dropping, (0.3, 0.3, 0.5, 0.3)))
+    with torch.no_grad():
+        check = found(lambda: [layers.eval()(torch.ones(4)) for _ in range(2)])
+    assert [one.place.module_path for one in check.findings()] == ["0", "1", "2", "3"]
+    head, *texts = check.answer().split("\n\n")
+    assert head.startswith("4 findings by ")
+    line = f"tests/python/tools/test_check.py:{Dropping.forward.__code__.co_firstlineno + 1}"
+    assert [text.partition("\n")[0] for text in texts] == [
+        f"dropout-ignores-mode: aten::dropout in * ({line}), 3 places, 6 times",
+        f"dropout-ignores-mode: aten::dropout in 2 ({line}), 2 times",
+    ]
+
+
 def test_the_line_of_a_mode_is_the_one_that_calls_the_model():
     """The operator has one place, in training and in evaluation."""
     for mistake, method in (

@@ -15,7 +15,7 @@ from amanda.toolkit.frameworks import is_tensorflow
 
 from .allowed import Allowed, check_name
 from .computed import ComputedInputs
-from .finding import Finding
+from .finding import Finding, texts
 from .keras_steps import KerasSteps
 from .report import Report
 from .rule import Rule
@@ -127,7 +127,7 @@ class Check(TellsSkips, Tool):
         if stepped or not only_tensorflow:
             where = f"{where}, and {stepped or 'no step of an optimizer'}"
         allowed = f"; {counted(self._report.allowed, 'finding')} allowed" if self._report.allowed else ""
-        return "\n\n".join([f"{head} by {rules}{until}, in {where}{allowed}{unseen}", *map(str, found)])
+        return "\n\n".join([f"{head} by {rules}{until}, in {where}{allowed}{unseen}", *texts(found)])
 
     def reset(self) -> None:
         self.reset_evidence()

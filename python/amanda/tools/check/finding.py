@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable, Iterable, Sequence
 
 from amanda.toolkit import Place
+from amanda.toolkit.answers import folded, pattern_of
 from amanda.toolkit.evidence import counted
 from amanda.toolkit.frames import line_of_code
 
@@ -21,10 +23,25 @@ class Finding:
     count: int  #: how often it was seen
 
     def __str__(self) -> str:
-        module = f" in {self.place.module_path}" if self.place.module_path else ""
-        line = f" ({line_of_code(self.place.source)})" if self.place.source else ""
-        return (
-            f"{self.rule}: {self.place.name}{module}{line}, {counted(self.count, 'time')}\n"
-            f"  {self.sentence}: {self.evidence}\n"
-            f"  fix: {self.fix}"
-        )
+        return _text([self])
+
+
+def texts(findings: Iterable[Finding]) -> list[str]:
+    """Findings as text: together those of a line that differ in nothing but the number of a layer."""
+    groups: dict[Hashable, list[Finding]] = {}
+    for one in findings:
+        place = one.place._replace(op_id=None, module_path=pattern_of(one.place.module_path))
+        groups.setdefault((one.rule, place, one.evidence), []).append(one)
+    return list(map(_text, groups.values()))
+
+
+def _text(group: Sequence[Finding]) -> str:
+    one, modules = group[0], folded(finding.place.module_path for finding in group)
+    module = f" in {modules}" if modules else ""
+    line = f" ({line_of_code(one.place.source)})" if one.place.source else ""
+    places = f", {counted(len(group), 'place')}" if len(group) > 1 else ""
+    return (
+        f"{one.rule}: {one.place.name}{module}{line}{places}, {counted(sum(each.count for each in group), 'time')}\n"
+        f"  {one.sentence}: {one.evidence}\n"
+        f"  fix: {one.fix}"
+    )
