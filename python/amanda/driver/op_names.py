@@ -65,7 +65,10 @@ def complaint(pattern: str) -> str | None:
     if qualified:
         return f"no operator {pattern!r}"
     example = f"{loaded[0].namespace_of_new}::{pattern}"
-    return f"no operator {pattern!r}; if it is registered later, give its namespace as well: {example!r}"
+    return (
+        f"no operator {pattern!r}; those of a module are selected with modules={pattern!r}; if it is registered later, give "
+        f"its namespace as well: {example!r}"
+    )
 
 
 def names_for(value: object) -> list[str]:
