@@ -465,14 +465,24 @@ def test_reset():
     assert check.answer().partition("\n")[0].endswith("and 4 steps of 1 optimizer")
 
 
-def test_no_hook_and_nothing_alive_is_left():
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_no_hook_and_nothing_alive_is_left(is_reset):
+    from amanda.drivers.torch import backward_pass
     from torch.optim import optimizer as hooks
 
-    before = len(hooks._global_optimizer_pre_hooks), len(hooks._global_optimizer_post_hooks)
+    def count():
+        kinds = hooks._global_optimizer_pre_hooks, hooks._global_optimizer_post_hooks, backward_pass._listeners
+        return list(map(len, kinds))
+
+    before = count()
     check, training = Check(advice=True), Training(Images)
     with amanda.apply(check):
         training.run()
-    assert (len(hooks._global_optimizer_pre_hooks), len(hooks._global_optimizer_post_hooks)) == before
+        assert all(now > then for now, then in zip(count(), before, strict=True))
+        if is_reset:
+            check.reset()
+            training.run()
+    assert count() == before
     alive = [weakref.ref(one) for one in (training.model, training.optimizer, next(training.model.parameters()))]
     del training
     gc.collect()

@@ -64,11 +64,12 @@ class PenaltyWithoutGradient(Rule):
             optimizer.step()
     """
 
+    _stop: Callable[[], None] | None = None
+
     def begin(self) -> None:
         # Tensors that are computed from gradients, by memory, and the line that asked for these; until the next step.
         self._from: dict[int | None, tuple[Callable[[], Any], str]] = {}
         self._sums: dict[int, tuple[Place, str]] = {}  # by sequence number: additions of such a term
-        self._stop: Callable[[], None] | None = None
 
     def look(self, context: OpContext) -> None:
         if self._stop is None:
