@@ -200,6 +200,15 @@ def steps_of_a_schedule_in_a_loop(wrong: bool) -> None:
         optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
 
 
+@named_by("same-weights")
+def constant_weights(wrong: bool) -> None:
+    first = layers.Dense(8, "relu", kernel_initializer=keras.initializers.Constant(0.1) if wrong else "he_normal")
+    model = keras.Sequential(
+        [keras.Input((4,)), first, layers.Dense(2, kernel_initializer="ones" if wrong else "zeros")]
+    )
+    compiled(model, "mse", "adam").fit(data(4), data(4)[:, :2], batch_size=8, verbose=0)
+
+
 # ---- loops with a tape ----------------------------------------------------------------------------------------------
 
 

@@ -66,8 +66,8 @@ def complaint(pattern: str) -> str | None:
         return f"no operator {pattern!r}"
     example = f"{loaded[0].namespace_of_new}::{pattern}"
     return (
-        f"no operator {pattern!r}; those of a module are selected with modules={pattern!r}; if it is registered later, give "
-        f"its namespace as well: {example!r}"
+        f"no operator {pattern!r}; those of a module are selected with modules={pattern!r}; if it is registered later, "
+        f"give its namespace as well: {example!r}"
     )
 
 

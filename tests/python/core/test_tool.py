@@ -162,8 +162,8 @@ UNKNOWN = {
     "(linear|relu)": "no operator '(linear|relu)'; ops= takes names, shell globs, and lists of these",
     "!linear": "no operator '!linear'; ops= takes names, shell globs, and lists of these",
     "encoder.fc1": (
-        "no operator 'encoder.fc1'; those of a module are selected with modules='encoder.fc1'; if it is registered later, give "
-        "its namespace as well: 'mylib::encoder.fc1'"
+        "no operator 'encoder.fc1'; those of a module are selected with modules='encoder.fc1'; if it is registered later, "
+        "give its namespace as well: 'mylib::encoder.fc1'"
     ),
     "AddmmBackward0": (
         "no operator 'AddmmBackward0'; ask for backward operators by the name of the forward operator: "

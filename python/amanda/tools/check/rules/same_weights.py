@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
+from collections.abc import Callable
 from typing import Any
 
-from amanda.toolkit import own_work
+from amanda.toolkit import Place, own_work
 
-from ..gradients import names
+from ..gradients import few, names
 from ..rule import Rule, Step
 
 SECOND = 2  # step at which suspects are looked at once more
@@ -20,7 +22,8 @@ class SameWeights(Rule):
 
     It looks at weights of two axes or more, at the first step and at the third. A weight of zeros is no finding if its rows
     get other gradients, as in LoRA and at the end of residual branches. Nor is one whose gradient is zero: `amanda
-    gradients` names that. LSTMs and GRUs, whose gates differ, are not found.
+    gradients` names that. LSTMs and GRUs, whose gates differ, are not found. In Keras, where the last axis is that of the
+    units, it looks at weights after two steps, and says nothing of those that have not changed in between.
     """
 
     name = "same-weights"
@@ -46,6 +49,7 @@ class SameWeights(Rule):
 
     def begin(self) -> None:
         self._suspects: weakref.WeakKeyDictionary[Any, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()
+        self._of_keras: weakref.WeakKeyDictionary[Any, _Seen] = weakref.WeakKeyDictionary()
 
     def before_step(self, step: Step) -> None:
         if not step.has_closure:
@@ -54,6 +58,25 @@ class SameWeights(Rule):
     def after_step(self, step: Step) -> None:
         if step.has_closure:
             self._look_at(step)
+
+    def after_keras_step(self, optimizer: Any, steps: int, place: Callable[[], Place]) -> None:
+        seen = self._of_keras.get(optimizer)
+        if seen is not None and (not seen.weights or steps < seen.steps + SECOND):
+            return
+        from amanda.toolkit.tensorflow import trained_by
+
+        with own_work():
+            weights = {
+                one.name: one.value() for one in trained_by(optimizer) or () if seen is None or one.name in seen.weights
+            }
+        same = {name: weight.copy() for name, weight in weights.items() if _has_equal_units(weight)}
+        if seen is None:
+            self._of_keras[optimizer] = _Seen(steps, same)
+            return
+        changed = [name for name, weight in same.items() if (weight != seen.weights[name]).any()]
+        seen.weights.clear()
+        if changed:
+            self.found(place(), f"all columns of {few(changed)} are equal, also after {steps} steps")
 
     def _look_at(self, step: Step) -> None:
         if step.number == 0:
@@ -73,6 +96,21 @@ class SameWeights(Rule):
         if parameter.grad is None or parameter.dim() < 2 or parameter.shape[0] < 2 or not parameter[0].numel():
             return False
         return bool(self.read(parameter.detach(), _are_equal)) and bool(self.read(parameter.grad.detach(), _are_alike))
+
+
+@dataclasses.dataclass
+class _Seen:
+    """The suspects of an optimizer of Keras."""
+
+    steps: int
+    weights: dict[str, Any]
+
+
+def _has_equal_units(weight: Any) -> bool:
+    if weight.ndim < 2 or weight.shape[-1] < 2 or not weight.size:
+        return False
+    is_close = abs(weight - weight[..., :1]) <= CLOSE * abs(weight).max()
+    return bool(is_close.all())
 
 
 def _are_equal(plain: Any) -> bool:
