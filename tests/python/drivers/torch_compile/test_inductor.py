@@ -7,6 +7,7 @@ import pytest
 import torch
 from compiled_tools import Doubled
 from compiling import Looks, apply, differentiate
+from torch._inductor.utils import run_and_get_code
 from unharmed import bits
 
 pytestmark = pytest.mark.slow
@@ -31,6 +32,20 @@ PROGRAM = """
         tool.add_inst_for_op(lambda context: context.insert_after_op(lambda y: y * factor), ops="relu")
         return tool
 
+    def looks(name):
+        def analyze(context):
+            context.insert_after_op(lambda y: seen.append((name, y.tolist())))
+
+        def analyze_backward(context):
+            context.insert_before_backward_op(lambda y: seen.append((name, y.tolist())))
+
+        seen, tool = [], amanda.Tool()
+        tool.add_inst_for_op(analyze, ops="relu")
+        tool.add_inst_for_op(analyze_backward, ops="relu", backward=True)
+        with amanda.apply(tool, compiled="graph"):
+            compiled(x.clone().requires_grad_()).sum().backward()
+        return seen
+
     def run(factor=None):
         if factor is None:
             return compiled(x).tolist()
@@ -48,6 +63,77 @@ def test_programs_with_other_tools_share_what_is_cached_on_disk(forked_python):
     assert first.splitlines() == ["[1.0, 5.0] [1.0, 7.0] [1.0, 3.0] [1.0, 5.0]", "2 2"]
     then = forked_python(PROGRAM.replace("{runs}", "run(5), run()"))
     assert then.splitlines() == ["[1.0, 11.0] [1.0, 3.0]", "0 0"]
+
+
+def test_programs_whose_tools_look_share_what_is_cached_on_disk(forked_python):
+    first = forked_python(PROGRAM.replace("{runs}", "looks('first')"))
+    assert first.splitlines() == ["[('first', [0.0, 2.0]), ('first', [1.0, 1.0])]", "2 1"]
+    then = forked_python(PROGRAM.replace("{runs}", "looks('then')"))
+    assert then.splitlines() == ["[('then', [0.0, 2.0]), ('then', [1.0, 1.0])]", "0 0"]
+
+
+class Sequence(amanda.Tool):
+    """The order in which it is shown results and gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.shown = []
+        self.add_inst_for_op(self.analyze)
+        self.add_inst_for_op(self.analyze_backward, backward=True)
+
+    def analyze(self, context):
+        context.insert_before_op(self.note, key=("before", context.op_id))
+        context.insert_after_op(self.note, key=("after", context.op_id))
+
+    def analyze_backward(self, context):
+        context.insert_before_backward_op(self.note, key=("gradient", context.op_id))
+
+    def note(self, *values, key):
+        self.shown.append(key)
+
+
+def layer():
+    return torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), torch.randn(2, 8, 32)
+
+
+def convolutions():
+    parts = [torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3)]
+    return torch.nn.Sequential(*parts, torch.nn.GELU(), torch.nn.Flatten(), torch.nn.Linear(128, 4)), torch.randn(
+        2, 3, 8, 8
+    )
+
+
+def loops():
+    """No operator that is called, so that all that is looked at could live until the end."""
+
+    class Loops(torch.nn.Module):
+        def forward(self, x):
+            for _ in range(6):
+                x = torch.sin(x).cumsum(0)
+            return x
+
+    return Loops(), torch.randn(64, 64, requires_grad=True)
+
+
+@pytest.mark.parametrize("make", [layer, convolutions, loops])
+def test_a_tool_that_looks_keeps_its_order_and_splits_no_code(make):
+    def step(backend="inductor"):
+        torch.manual_seed(0)
+        differentiate(torch.compile(model, backend=backend)(x))
+
+    model, x = make()
+    codes = {}
+    codes["none"] = run_and_get_code(step)[1]
+    sequences = {}
+    for backend in ("inductor", "aot_eager"):
+        torch._dynamo.reset()
+        with apply(Sequence()) as tool:
+            codes[backend] = run_and_get_code(step, backend)[1]
+        sequences[backend] = tool.shown
+    assert sequences["inductor"] == sequences["aot_eager"]
+    assert len(sequences["inductor"]) > 10
+    files = {which: sum(code.count("async_compile.cpp_pybinding(") for code in of) for which, of in codes.items()}
+    assert files["inductor"] <= files["none"] + 2
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # of torch itself

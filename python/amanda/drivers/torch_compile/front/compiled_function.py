@@ -14,6 +14,7 @@ from amanda.drivers.torch.compiled import running_function
 from amanda.drivers.torch_compile import port
 from amanda.drivers.torch_compile.front import compiled_graphs, late, listeners, uninstrumented
 from amanda.drivers.torch_compile.front.failures import NoTapsError
+from amanda.drivers.torch_compile.inductor.compiling import compiling
 from amanda.drivers.torch_compile.lower.lowering import Lowered, lower
 from amanda.drivers.torch_compile.places import origins
 from amanda.drivers.torch_compile.places.instances import Instance, Instances
@@ -191,7 +192,7 @@ class CompiledFunction:
         compiled = self._compiled.get(lowered.structure)
         if compiled is None:
             try:
-                with port.compiling_backward(at_once=lowered.has_backward):
+                with port.compiling_backward(at_once=lowered.has_backward), compiling(lowered.gm, self._name):
                     compiled = self._compile(lowered.gm, args, lowered.extra)
             except port.RestartAnalysis:
                 raise

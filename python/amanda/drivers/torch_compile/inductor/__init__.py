@@ -1,0 +1,1 @@
+"""How inductor compiles graphs with taps."""
