@@ -15,10 +15,12 @@ from pathlib import Path
 import amanda
 import pytest
 import torch
+from amanda.drivers.torch import backward_pass
 from preloaded import Preloaded
 from rank_programs import Ranks
 from repository import ROOT
 from tool_fixtures import after, before, fresh_python, log, placeless, recorder, replace, says  # noqa: F401
+from torch.optim import optimizer
 
 
 def pytest_configure() -> None:
@@ -26,6 +28,8 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+OPTIMIZER_HOOKS = optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks
 
 # Workers of pytest-xdist take one file after another. They end together if the files that take longest come first: those
 # that run for a given time, start programs, or compile.
@@ -131,10 +135,17 @@ def one_thread() -> Iterator[None]:
 def leaves_nothing_behind() -> Iterator[None]:
     """Each test starts from the same random state, and must leave its thread as it found it."""
     torch.manual_seed(0)
+    hooks = _hooks()
     yield
+    assert _hooks() == hooks
     assert amanda.is_enabled()
     assert amanda.is_cache_enabled()
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
     keys = torch._C._dispatch_tls_local_include_set()
     assert not any(keys.has(torch._C._parse_dispatch_key(key)) for key in amanda._torch.dispatch_keys())
+
+
+def _hooks() -> tuple[object, ...]:
+    """What tools are told by, of the whole process."""
+    return backward_pass._listeners, *(tuple(each) for each in OPTIMIZER_HOOKS)

@@ -41,7 +41,13 @@ def ordering(order: Order) -> Iterator[None]:
         return
 
     def ordered(steps: list[Step], *args: Any, **kwargs: Any) -> list[Step]:
-        return order(steps, lambda: own(steps, *args, **kwargs), frozenset(args[-1]))
+        def by_inductor() -> Any:
+            return own(steps, *args, **kwargs)
+
+        try:
+            return order(steps, by_inductor, frozenset(args[-1]))
+        except (AttributeError, IndexError, KeyError):  # the names of another version
+            return list(by_inductor())
 
     setattr(module, _ORDER, ordered)
     try:
