@@ -449,6 +449,24 @@ def test_a_backward_operator_named_in_ops_is_explained():
     )
 
 
+def test_only_the_programs_own_callbacks_hear_of_operators_of_graphs(monkeypatch):
+    from tensorflow.python.framework import op_callbacks
+
+    asked, heard = [], []
+    invoke = op_callbacks.invoke_op_callbacks
+    monkeypatch.setattr(op_callbacks, "invoke_op_callbacks", lambda *args, **_: asked.append(args[0]) or invoke(*args))
+    try:
+        with amanda.apply(Looking("Relu")):
+            tf.function(lambda x: tf.nn.relu(x))(tf.constant(X))
+            assert not asked
+            op_callbacks.add_op_callback(lambda op_type, *_, **__: heard.append(op_type))
+            tf.function(lambda x: tf.nn.relu(x))(tf.constant(X))
+    finally:
+        op_callbacks.clear_op_callbacks()
+    assert "Relu" in asked
+    assert "Relu" in heard
+
+
 def test_the_programs_own_callbacks_stay():
     from tensorflow.python.framework import op_callbacks
 

@@ -98,6 +98,7 @@ tape_gradient = _get("python.eager.backprop", "_gradient_function")
 register_tape_gradient = _get("python.pywrap_tfe", "TFE_Py_RegisterGradientFunction")
 stop_recording = _get("python.eager.record", "stop_recording")
 define_function = _patchable("python.eager.polymorphic_function.tracing_compilation", "_maybe_define_function")
+create_function = _patchable("python.eager.polymorphic_function.tracing_compilation", "_create_concrete_function")
 initialize_function = _patchable("python.eager.polymorphic_function.polymorphic_function", "Function._initialize")
 initialize_variables = _patchable(
     "python.eager.polymorphic_function.polymorphic_function", "Function._initialize_uninitialized_variables"
@@ -129,6 +130,9 @@ SymbolicTensor = _get("python.framework.ops", "SymbolicTensor")
 
 # Eager operators.
 execute = _patchable("python.eager.execute", "execute")
+invokes_callbacks = _patchable(
+    "python.framework.op_callbacks", "should_invoke_op_callbacks"
+)  # asked as graphs are built
 execute_with_callbacks = _get("python.eager.execute", "execute_with_callbacks")
 imperative_grad = _patchable("python.eager.imperative_grad", "imperative_grad")  # all of tape.gradient
 stop_recording = _get("python.eager.record", "stop_recording")
@@ -453,6 +457,15 @@ def find_function(graph: Any, name: str) -> Any:
 def cached_contexts(cache: Any) -> list[Any]:
     """The contexts for which a function has traces."""
     return list(cache._dispatch_dict)
+
+
+def cached_function(cache: Any, function_type: Any, context: Any) -> Any:
+    """The trace that a call with this type and context runs; None if there is none."""
+    return cache.lookup(function_type, context)
+
+
+def forget_function(cache: Any, function: Any, context: Any) -> None:
+    cache.delete(function.function_type, context)
 
 
 def forget_context(cache: Any, context: Any) -> None:

@@ -287,16 +287,28 @@ def _switched() -> None:
 def patch() -> None:
     """Patches TensorFlow for the first scope of the process. Each thread with a scope has a callback of its own."""
     port.execute.replace(port.execute_with_callbacks)
+    port.invokes_callbacks.replace(_invokes_callbacks)
     port.imperative_grad.replace(_imperative_grad)
     port.gradient_of_tape.replace(_gradient_of_tape)
     port.register_tape_gradient(_gradient)
+
+
+def _invokes_callbacks() -> bool:
+    """TensorFlow asks when it has added an operator to a graph. It describes the operator to callbacks, which takes time,
+    and observers do not look at graphs."""
+    return not _are_ours() and bool(port.invokes_callbacks.original())
+
+
+def _are_ours() -> bool:
+    return all(isinstance(callback, Observer) for callback in port.op_callbacks())
 
 
 def unpatch() -> None:
     port.register_tape_gradient(tapes.gradient)
     port.imperative_grad.restore()
     port.gradient_of_tape.restore()
-    if all(isinstance(callback, Observer) for callback in port.op_callbacks()):  # the program's own need it, too
+    port.invokes_callbacks.restore()
+    if _are_ours():  # the program's own need it, too
         port.execute.restore()
     _links.clear()
 

@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from amanda import _core
 from amanda.drivers.tensorflow import port
-from amanda.drivers.tensorflow.front import running, unsupported
+from amanda.drivers.tensorflow.front import running, unasked, unsupported
 from amanda.drivers.tensorflow.front.running import Instrumented, instrumented
 from amanda.drivers.tensorflow.lower import gradient_order, in_place, vectorized
-from amanda.drivers.tensorflow.view import attach, bodies, graph_site, variable_gradients
+from amanda.drivers.tensorflow.view import attach, bodies, coverage, graph_site, variable_gradients
 
 
 class Build(NamedTuple):
@@ -104,6 +104,9 @@ def _define(args: Any, kwargs: Any, options: Any) -> Any:
     before = len(options.function_cache) if options.function_cache is not None else 0
     with building(build):
         found = port.define_function.original(args, kwargs, options)
+        if build.toolset is not None and unasked.is_outdated(found):
+            port.forget_function(options.function_cache, found, _make_context(options.scope_type))
+            found = port.define_function.original(args, kwargs, options)
     if build.toolset is not None and options.function_cache is not None and len(options.function_cache) != before:
         _forget(options.function_cache)
     return found
@@ -128,6 +131,16 @@ def _build_of(options: Any, creator: Any) -> Build:
         )
         return VANILLA
     return Build(toolset, creator=creator)
+
+
+def _create(function_type: Any, type_context: Any, graph: Any, options: Any) -> Any:
+    """Makes a trace that is not in the cache, or takes that without tools."""
+    build = _here.builds[0] if len(_here.builds) == 1 else VANILLA
+    if build.toolset is not None and build.creator is None:
+        shared = unasked.share(function_type, options)
+        if shared is not None:
+            return shared
+    return port.create_function.original(function_type, type_context, graph, options)
 
 
 def _make_context(scope_type: Any = None) -> Any:
@@ -208,12 +221,14 @@ def _transform(graph: Any) -> None:
 def _instrument(graph: Any, toolset: _core.Toolset) -> None:
     vectorized.leave_bodies_out(graph)
     operators = bodies.without_counters(graph, in_place.running(graph))
+    is_in_force = attach.FUNCTION.toolset() == toolset  # not if a gradient is built after its forward graph's scope
     site = graph_site.GraphSite(
         attach.FUNCTION,
         operators,
         lambda plans: _lower(graph, site, plans),
         function=bodies.label_of(graph),
         elsewhere=_shown_elsewhere,
+        wants=attach.FUNCTION.wants if is_in_force and not coverage.is_open() else None,
     )
     artifact = _core.instrument(toolset, attach.FUNCTION, site)
     running.note(graph, Instrumented(toolset, site.shown, artifact))
@@ -262,6 +277,7 @@ def _mark(function: Any) -> None:
 _PATCHES = {
     port.define_function: _define,
     port.make_function_context: _make_context,
+    port.create_function: _create,
     port.initialize_function: _initialize,
     port.call_concrete_function: _call,
 }

@@ -44,12 +44,14 @@ class GraphSite:
         function: str = "",
         path: str = "",
         elsewhere: Callable[[tf.Operation], Shown | None] = lambda op: None,
+        wants: Callable[[int], bool] | None = None,
     ) -> None:
         """`operators`: all of the graph that run, operands before users. `elsewhere`: those that other graphs of the same
-        program showed before, under the same toolset. `function` and `path`: see `places.place_of`."""
+        program showed before, under the same toolset. `wants` says whether a tool asks for a
+        type; if it is None, all operators are shown. `function` and `path`: see `places.place_of`."""
         self.backend, self.operators, self._lower = backend, operators, lower
         self._function, self._path = function, path
-        self._elsewhere = elsewhere
+        self._elsewhere, self._wants = elsewhere, wants
         self.gradients: dict[tf.Operation, links.Gradient] = {}
         self.shown: dict[tf.Operation, Shown] = {}
 
@@ -60,7 +62,7 @@ class GraphSite:
         for op in self.operators:
             if op.type in op_types.CALLS:
                 self.show_call(op, visitor)
-            elif op_types.computes(op) and not joins.has(op, self.gradients.get(op)):
+            elif op_types.computes(op) and not joins.has(op, self.gradients.get(op)) and self._is_wanted(op):
                 shown.append(op)
         for op in _forward_first(shown, self.gradients):
             made = self.shown[op] = self._shown(op, self.gradients.get(op))
@@ -84,6 +86,15 @@ class GraphSite:
         while forward.forward is not None:
             forward = forward.forward
         return self._make(op, (None,) * len(forward.outputs), (None,) * len(forward.inputs), forward)
+
+    def _is_wanted(self, op: tf.Operation) -> bool:
+        if self._wants is None:
+            return True
+        gradient = self.gradients.get(op)
+        asked = gradient.forward if gradient else op
+        if gradient and (asked in self.gradients or links.gradient_of(asked) or self._elsewhere(asked)):
+            return True  # it may belong to the forward operator of that one
+        return self._wants(op_types.intern(self.backend, asked))
 
     def _forward(self, op: tf.Operation) -> Shown:
         known = self.shown.get(op) or self._elsewhere(op)

@@ -8,7 +8,7 @@ operators of the operator that it is for. Graphs that are older have only what T
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -43,6 +43,12 @@ def gradient_of(op: tf.Operation) -> Gradient | None:
     """The gradient that the operator was created for, as far as it was watched."""
     known: dict[str, Gradient] | None = getattr(op.graph, _ATTRIBUTE, None)
     return known.get(op.name) if known else None
+
+
+def forward_operators(graph: Any) -> Iterator[tf.Operation]:
+    """Those whose gradient functions created operators in the graph, as far as they were watched; some several times."""
+    known: dict[str, Gradient] = getattr(graph, _ATTRIBUTE, {})
+    return (gradient.forward for gradient in known.values())
 
 
 def watch(forward: tf.Operation, incoming: Sequence[Any], function: Callable[[], Any]) -> Any:
