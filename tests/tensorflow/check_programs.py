@@ -209,6 +209,17 @@ def constant_weights(wrong: bool) -> None:
     compiled(model, "mse", "adam").fit(data(4), data(4)[:, :2], batch_size=8, verbose=0)
 
 
+@named_by("frozen-still-trained")
+def frozen_without_compiling_again(wrong: bool) -> None:
+    """`fit` goes on with the function that it has made for all layers."""
+    x, model = data(4), compiled(dense(8, 3, inputs=4), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(x, classes(3), batch_size=8, verbose=0)
+    model.layers[0].trainable = False
+    if not wrong:
+        compiled(model, model.loss)
+    model.fit(x, classes(3), batch_size=8, verbose=0)
+
+
 # ---- loops with a tape ----------------------------------------------------------------------------------------------
 
 
@@ -442,6 +453,20 @@ RIGHT: list[Callable[[], Any]] = []
 def right(run: Callable[[], Any]) -> Callable[[], Any]:
     RIGHT.append(run)
     return run
+
+
+@right
+def layers_that_are_frozen_in_turns() -> None:
+    """As in adversarial networks: each is unfrozen for its own steps."""
+    first, second = dense(8, inputs=4), dense(3, inputs=8)
+    optimizers = {id(one): keras.optimizers.SGD(0.1, momentum=0.9) for one in (first, second)}
+    for i in range(8):
+        one, other = (first, second) if i % 2 else (second, first)
+        one.trainable, other.trainable = True, False
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(second(first(data(4), training=True), training=True) ** 2)
+        gradients = tape.gradient(loss, one.trainable_variables)
+        optimizers[id(one)].apply_gradients(zip(gradients, one.trainable_variables, strict=True))
 
 
 @right

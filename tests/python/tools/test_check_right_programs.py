@@ -44,6 +44,55 @@ def alternating_optimizers_of_one_loss():
         optimizers[i % 2].step()
 
 
+def wrapped_optimizer():
+    """The optimizer in it steps, with the same groups, and the wrapper has the scheduler."""
+    model = net(4, 8, 3)
+    inner = sgd(model)
+    wrapper = sgd(model)
+    wrapper.param_groups = inner.param_groups
+    scheduler = torch.optim.lr_scheduler.StepLR(wrapper, 2)
+    wrapper.step()
+    for _ in range(5):
+        inner.zero_grad()
+        F.cross_entropy(model(torch.randn(4, 4)), torch.randint(3, (4,))).backward()
+        inner.step()
+        scheduler.step()
+
+
+def layers_that_are_made_in_forward():
+    """An augmentation with random weights, activations, and a layer that is kept after it was made."""
+
+    class Lazy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.kept = nn.Linear(4, 4), []
+
+        def forward(self, x):
+            x = nn.ReLU()(self.body(nn.Linear(4, 4)(x)))
+            if not self.kept:
+                self.kept.append(nn.Linear(4, 3).requires_grad_(False))
+            return self.kept[0](x)
+
+    model = Lazy()
+    optimizer = sgd(model)
+    for _ in range(5):
+        optimizer.zero_grad()
+        F.cross_entropy(model(torch.randn(4, 4)), torch.randint(3, (4,))).backward()
+        optimizer.step()
+
+
+def half_precision_that_learns():
+    """A warm-up from a rate that is rounded away, to one that is not."""
+    model = net(4, 8, 3).bfloat16()
+    optimizer = sgd(model)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1e-9 if step < 4 else 1.0)
+    for _ in range(8):
+        optimizer.zero_grad()
+        F.cross_entropy(model(torch.randn(4, 4).bfloat16()), torch.randint(3, (4,))).backward()
+        optimizer.step()
+        schedule.step()
+
+
 def closures():
     model, x, y = nn.Linear(4, 1), torch.randn(6, 4), torch.randn(6, 1)
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
@@ -465,6 +514,9 @@ PROGRAMS = [
     *(sharpness_aware, target_networks, momentum_encoder, monte_carlo_dropout, averaged_weights, attacks, finetuning),
     *(an_image_is_optimized, unused_experts, pairs, losses, folds, a_row_of_an_embedding_is_zeroed, half_precision),
     *TRAININGS,
+    wrapped_optimizer,
+    layers_that_are_made_in_forward,
+    half_precision_that_learns,
     *(resumed, weights_are_read_by_numpy, evaluation_without_no_grad, shapes_are_tried_first, weights_by_hand),
 ]
 

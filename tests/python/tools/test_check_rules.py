@@ -76,6 +76,37 @@ def test_the_good_program_has_none(name):
     assert run(BY_NAME[name].good, Check()) == []
 
 
+MADE_IN_FORWARD = """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(4, 8)
+        def forward(self, x):
+            return {layer}(self.body(x))
+    net, losses = Net(), []
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(5):
+        net.train()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x), labels)
+        loss.backward()
+        optimizer.step()
+        net.eval()
+        with torch.no_grad():
+            net(x)
+"""
+
+
+def test_layers_that_are_made_in_forward():
+    (one,) = run(MADE_IN_FORWARD.format(layer="nn.Linear(8, 3)"), Check())
+    assert (one.rule, one.place.name) == ("parameter-not-in-optimizer", "aten::linear")
+    assert one.evidence == "Linear is made anew in each step, with other weights"
+    (one,) = run(MADE_IN_FORWARD.format(layer="nn.Dropout(0.5)"), Check())
+    assert (one.rule, one.place.name, one.count) == ("dropout-ignores-mode", "aten::dropout", 5)
+    assert one.evidence == "Net.training is False, and the probability is 0.5"
+    assert run(MADE_IN_FORWARD.format(layer="nn.Dropout(0.5).train(self.training)"), Check()) == []
+
+
 LISTED = """
     layers = [nn.Linear(4, 4) for _ in range(6)]
     def run(x):

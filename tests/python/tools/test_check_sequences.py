@@ -318,6 +318,29 @@ def test_nothing_is_found_in_a_decoder_that_attends_to_as_long_a_text():
     assert rules(t5, lambda model: model(batch(), labels=batch()).loss) == []
 
 
+def test_a_text_that_sees_its_padding():
+    """All layers are one finding; padding of one length in all rows changes nothing, and empty fields are no padding."""
+
+    def classify(model, ids, **options):
+        return model(ids, labels=torch.tensor([0, 1, 0, 1]), **options).loss
+
+    def make():
+        return bert(transformers.BertForSequenceClassification)
+
+    ((rule, evidence),) = found(make, lambda model: classify(model, padded()[0]))
+    assert rule == "padding-seen"
+    assert evidence == "18 of 48 tokens of a batch are padding, with the id 0, and none is hidden, in 2 layers"
+    ids, mask = padded()
+    equal = batch()
+    equal[:, 9:] = PAD
+    fields = batch()
+    fields[:, 1::2] = PAD
+    fields[0] = 5
+    for right in ((ids, {"attention_mask": mask}), (equal, {}), (fields, {}), (batch(), {})):
+        assert rules(make, lambda model, given=right: classify(model, given[0], **given[1])) == []
+    assert rules(gpt2, lambda model: model(ids, labels=ids.masked_fill(mask == 0, -100)).loss) == []
+
+
 def test_a_mask_that_hides_the_tokens():
     def classify(model, hides):
         ids = batch()

@@ -379,7 +379,7 @@ def test_the_command(file, tmp_path):
         lines[2],
     )
     (linear,) = (line for line in lines if "aten::linear" in line)
-    assert all(float(cell) > 0 for cell in linear.split()[-2:])
+    assert all(float(cell.replace(",", "")) > 0 for cell in linear.split()[-2:])  # "8,115.1" on a busy machine
     torch.export.save(torch.export.export(net(), (X,)), tmp_path / "net.pt2")
     files = {name: str(tmp_path / f"rows.{name}") for name in ("json", "html")}
     written = [argument for name, path in files.items() for argument in (f"--{name}", path)]

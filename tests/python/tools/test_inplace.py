@@ -99,6 +99,18 @@ def test_of_equal_layers_the_one_that_is_wrong_is_named():
     assert [write.place.module_path for write in found.writes] == ["2"]
 
 
+def random_numbers():
+    noise = torch.ones(4)
+    loss = (leaf(4) * noise).sum()
+    noise.uniform_()
+    loss.backward()
+
+
+def embedding_with_a_limit():
+    items = nn.Embedding(3, 2, max_norm=0.1)
+    (torch.ones(1, 2, requires_grad=True) @ items.weight.T + items(torch.tensor([0])).sum()).sum().backward()
+
+
 @pytest.mark.parametrize(
     ("program", "remedy"),
     [
@@ -106,6 +118,12 @@ def test_of_equal_layers_the_one_that_is_wrong_is_named():
         (masked, r"use masked_fill, which returns a new tensor, in place of masked_fill_ in \S+"),
         (copied_into, r"write to a copy, x.clone\(\) in \S+"),
         (list_of_tensors, r"write to a copy, x.clone\(\) in \S+"),
+        (random_numbers, r"write to a copy, x.clone\(\) in \S+"),
+        (
+            embedding_with_a_limit,
+            r"an embedding with max_norm writes to its weight: elsewhere use a copy, weight.clone\(\) in "
+            r"test_inplace.py:\d+",
+        ),
     ],
 )
 def test_the_remedy(program, remedy):

@@ -292,6 +292,12 @@ CAUSES = [
     (torch.reciprocal, (torch.tensor([-1.0, 0.0]),), "input self is zero"),
     (torch.acos, (torch.tensor([-1.5, 0.0]),), "input self is outside of [-1, 1]"),
     (torch.log, (torch.tensor([-1.0, 0.0]),), "input self is negative at 1 of 2 elements of the result"),
+    (torch.xlogy, (torch.ones(2), torch.tensor([-1.0, 1.0])), "input other is negative"),
+    (
+        torch.nn.functional.kl_div,
+        (torch.zeros(2, 2), torch.tensor([[0.5, 0.5], [-0.7, -0.7]]), None, None, "sum"),
+        "input target is negative at 2 of 4 elements: logarithms of probabilities need log_target=True",
+    ),
     (torch.linalg.vector_norm, (torch.full((4,), 6e4).half(),), f"{FINITE} as large as 1.2e+05"),
     (torch.nn.functional.linear, (OVERFLOWS[:1], OVERFLOWS[None, :1]), FINITE),
     (torch.div, (torch.tensor([6e4]).half(), torch.tensor([1e-4]).half()), FINITE),

@@ -133,7 +133,9 @@ class Comparison:
             self.has_left |= seen.are_fixed
             if found is None or source is not None:
                 self._follow([ours], source or ("tolerated",), station)
-        if station.is_view and (outputs != reference.outputs or self.origins.made(inputs)):
+        is_another = moved is not None and moved.max_abs is None  # shapes differ: no counterpart
+        is_view = station.is_view and (outputs != reference.outputs or self.origins.made(inputs))
+        if is_view or is_another:
             self.origins.add(station, inputs, outputs, result)
         else:
             self.origins.compared(station, inputs, moved)

@@ -41,6 +41,7 @@ class _Made:
     station: Station
     read: tuple[str, ...]  # texts of tensors
     spreads: tuple[Spread, ...]  # of its results; () of views, and of masks that are true, or false, everywhere
+    sizes: tuple[int, ...]  # of its results, in elements
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Origins:
         spreads = () if station.is_view else tuple(filter(None, made))
         if spreads:
             self._sizes.update(filter(None, map(_elements, outputs)))
-        one = _Made(station, _telling(inputs), spreads)
+        one = _Made(station, _telling(inputs), spreads, tuple(map(_elements, outputs)))
         if not station.is_view:
             self._last = one if spreads and one.read else None
         self._by_result.update((text, one) for text in _telling(outputs) if text not in self._by_result)
@@ -116,10 +117,14 @@ class Origins:
         size = "" if moved.max_abs is None else f" by up to {moved.max_abs:.4g}"
         first, way = self._way
         if first is None:
-            nearest = ", ".join(_at(one.station) for one in self._nearest(moved.read))
+            nearest = self._nearest(moved.read)
+            reads = ", ".join(_at(one.station) for one in nearest)
+            known = "the reference has such elements, perhaps in another order"
+            if not all(map(self._may_be_in_reference, nearest)):
+                known = "the reference has no result of that size to compare with"
             return (
-                f"operators that only this run has move {_at(moved.station)}, which both have,{size}: it reads {nearest}; "
-                "the reference has such elements, perhaps in another order"
+                f"operators that only this run has move {_at(moved.station)}, which both have,{size}: it reads {reads}; "
+                f"{known}"
             )
         lines = list(dict.fromkeys(line_of_code(one.source) for one in way))
         more = len(lines) - _SHOWN
@@ -132,7 +137,10 @@ class Origins:
     def end(self) -> str:
         """The same, where both runs end with operators that the other one does not have. "" if the last results agree."""
         last = self._end
-        first, _ = self._way_to([last, *self._behind(last.read)]) if last is not None else (None, [])
+        if last is None:
+            return ""
+        behind = [last, *self._behind(last.read)]
+        first, _ = self._way_to(behind, has_other_size=not self._may_be_in_reference(last))
         return "" if first is None else self._begins(first)
 
     @property
@@ -157,14 +165,20 @@ class Origins:
     @functools.cached_property
     def _way(self) -> tuple[_Made | None, list[Station]]:
         assert self._moved is not None
-        return self._way_to(self._behind(self._moved.read))
+        read = self._moved.read
+        has_other_size = not all(_elements(text) in self._reference_sizes for text in read)
+        return self._way_to(self._behind(read), has_other_size=has_other_size or self._moved.max_abs is None)
 
-    def _way_to(self, behind: Sequence[_Made]) -> tuple[_Made | None, list[Station]]:
+    def _way_to(self, behind: Sequence[_Made], *, has_other_size: bool) -> tuple[_Made | None, list[Station]]:
         """The first of these operators whose result the reference has nowhere, though it has what that one reads; and the
-        others without such a result."""
+        others without such a result. `has_other_size`: so has what they lead to."""
         if not self._is_readable:
             return None, []
-        other = [made for made in behind if not self._is_known(made)]
+        unknown = [made for made in behind if not self._is_known(made)]
+        # One result of this run, as of a layer for queries, keys and values, may be several in the reference.
+        other = [made for made in unknown if self._may_be_in_reference(made)]
+        if has_other_size:
+            other = other or unknown
         firsts = [made for made in other if not any(one in other for one in self._behind(made.read))]
         if not firsts:
             return None, []
@@ -223,6 +237,15 @@ class Origins:
             allowed = tolerances[:, None] * (np.maximum(known, given) + typical)
             close = np.isfinite(known) & np.isfinite(given) & (np.abs(known - given) <= allowed)
         return (close | (known == given) | (np.isnan(known) & np.isnan(given))).all(1)
+
+    def _may_be_in_reference(self, made: _Made) -> bool:
+        return not self._reference_sizes.isdisjoint(made.sizes)
+
+    @functools.cached_property
+    def _reference_sizes(self) -> set[int]:
+        stations = self._record.stations
+        executions = (one for i, one in self._record.executions if not stations[i].backward_op)
+        return {_elements(text) for execution in executions for text in execution.outputs}
 
     @property
     def _of_reference(self) -> tuple[Any, Any]:

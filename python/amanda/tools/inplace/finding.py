@@ -11,7 +11,20 @@ MESSAGE = "modified by an inplace operation"
 FREED = "backward through the graph a second time"
 """The parts of PyTorch's errors that say which they are."""
 _SIGNS = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/"}
-_COPIES = ("copy_", "fill_", "zero_", "set_", "resize_")  # they have no counterpart that returns a new tensor
+_COPIES = (
+    "copy_",
+    "fill_",
+    "zero_",
+    "set_",
+    "resize_",
+    "random_",
+    "uniform_",
+    "normal_",
+    "log_normal_",
+    "exponential_",
+    "geometric_",
+    "cauchy_",
+)  # they have no counterpart that returns a new tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +73,8 @@ class InplaceFinding:
                 "run the forward pass again after the step, or call backward() before it; detach() what is carried over "
                 "from an earlier step, such as a hidden state"
             )
+        if first.op == "embedding_renorm_":
+            return f"an embedding with max_norm writes to its weight: elsewhere use a copy, weight.clone(){_in(self.saver)}"
         return remedy_of(first.op, first.place)
 
     def __str__(self) -> str:
@@ -118,12 +133,16 @@ class SecondPass:
 
 def remedy_of(op: str, place: Place) -> str:
     """The change that replaces an operator that writes, "add_"."""
-    where = f" in {short_line(place.source)}" if place.source else ""
+    where = _in(place)
     if not op.endswith("_") or op.startswith("_") or op in _COPIES:
         return f"write to a copy, x.clone(){where}"
     sign = _SIGNS.get(op)
     written = f": x = x {sign} y, not x {sign}= y" if sign else ""
     return f"use {op.removesuffix('_')}, which returns a new tensor, in place of {op}{where}{written}"
+
+
+def _in(place: Place | None) -> str:
+    return f" in {short_line(place.source)}" if place is not None and place.source else ""
 
 
 def at(place: Place) -> str:

@@ -55,6 +55,7 @@ def _causes(
         yield _of_power(dict(inputs), bad)
     yield _of_equal_values(name, dict(inputs), bad)
     yield _of_long_targets(name, dict(inputs), bad)
+    yield _of_negative_target(name, dict(inputs))
     elements = sum(value.numel() for _, value in inputs if isinstance(value, torch.Tensor))
     if again is not None and elements <= MOST_ELEMENTS:
         yield _by_infinities(bad, inputs, again)
@@ -142,6 +143,16 @@ def _of_long_targets(name: str, inputs: dict[str, Any], bad: torch.Tensor) -> st
     return (
         f"the loss of {count} is infinite: the target is longer than its input allows; zero_infinity=True leaves it out"
     )
+
+
+def _of_negative_target(name: str, inputs: dict[str, Any]) -> str:
+    """kl_div computes the logarithm of its target, unless the target is logarithms already."""
+    target = inputs.get("input target")
+    if name != "kl_div" or not isinstance(target, torch.Tensor) or inputs.get("input log_target") is True:
+        return ""
+    count = int((target < 0).sum())
+    where = f"at {count} of {target.numel()} elements: logarithms of probabilities need log_target=True"
+    return f"input target is negative {where}" if count else ""
 
 
 def _by_infinities(bad: torch.Tensor, inputs: Named, again: Callable[[Sequence[Any]], Any]) -> str:

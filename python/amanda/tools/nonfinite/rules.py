@@ -48,6 +48,7 @@ RULES: dict[str, list[Rule]] = {
     **_each(_DIVISION, "div", "divide", "true_divide", "floor_divide", "remainder", "fmod"),
     **_each(_LOG, "log", "log2", "log10", "rsqrt"),
     "sqrt": [_negative("input self")],
+    "xlogy": [_negative("input other")],
     "log1p": [_below(-1), _is(-1)],
     "reciprocal": [_zero("input self")],
     **_each([_outside(1)], "asin", "acos", "arcsin", "arccos"),

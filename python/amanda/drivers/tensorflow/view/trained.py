@@ -17,6 +17,7 @@ class Trained(NamedTuple):
     key: object  # as of `VariableValue`
     name: str
     value: Callable[[], Any]  # an array of numpy, now
+    is_frozen: bool = False  # now: Keras' `trainable` is False
 
 
 class SessionOptimizer:
@@ -71,4 +72,9 @@ def steps_of(optimizer: Any) -> int:
 def _trained(variable: Any) -> Trained:
     value = variables.value_of(variable)
     assert value is not None
-    return Trained(value.key, value.name, variable.numpy)
+    return Trained(value.key, value.name, lambda: _read(variable), not getattr(variable, "trainable", True))
+
+
+def _read(variable: Any) -> Any:
+    with port.eagerly(), switches.own_work():
+        return variable.numpy()

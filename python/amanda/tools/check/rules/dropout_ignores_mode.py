@@ -24,12 +24,18 @@ class DropoutIgnoresMode(Rule):
     `F.scaled_dot_product_attention(..., dropout_p=p)`, which does not know the mode. Results of `model.eval()` are random
     then.
 
+    Or it calls an `nn.Dropout` that it does not have as a submodule, as one that is made in `forward`: `model.eval()` does
+    not reach it.
+
     It says nothing if the module has `nn.Dropout` in training mode, and if the line says `training=True`: both are meant.
     """
 
     name = "dropout-ignores-mode"
     sentence = "dropout is on in a module that is in evaluation mode"
-    fix = "F.dropout(x, p, training=self.training); dropout_p=p if self.training else 0.0"
+    fix = (
+        "F.dropout(x, p, training=self.training); dropout_p=p if self.training else 0.0; nn.Dropout made in __init__, not "
+        "in forward"
+    )
     ops = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "scaled_dot_product_attention")
     bad = """
         class Head(nn.Module):
@@ -48,20 +54,29 @@ class DropoutIgnoresMode(Rule):
     """
 
     def look(self, context: OpContext) -> None:
-        modules = running()
-        if not modules or type(modules[0]).__module__ == _MODULES or _is_meant(context.source):
+        callers = _callers()
+        if not callers or _is_meant(context.source):
             return
         asked = ["p", "train"] if "p" in operands(context) else ["dropout_p"]
-        module = weakref.ref(modules[0])
+        module = weakref.ref(callers[0])
         context.insert_before_op(self._on_run, inputs=asked, place=Place.of(context), module=module)
 
     def _on_run(self, p: float, train: bool = True, *, place: Place, module: weakref.ref[Any]) -> None:
         known = module()  # to walk the stack in each run would take long
         if not p or not train or (known is not None and known.training):
             return
-        modules = running()
-        if modules and not modules[0].training:
-            self.found(place, f"{type(modules[0]).__name__}.training is False, and the probability is {p:g}")
+        callers = _callers()
+        if callers and not callers[0].training:
+            self.found(place, f"{type(callers[0]).__name__}.training is False, and the probability is {p:g}")
+
+
+def _callers() -> list[Any]:
+    """The modules that call dropout, innermost first; none if that is an `nn.Dropout` of the model, which has a mode."""
+    modules = running()
+    if not modules or type(modules[0]).__module__ != _MODULES:
+        return modules
+    is_of_model = len(modules) == 1 or any(one is modules[0] for one in modules[-1].modules())
+    return [] if is_of_model else modules[1:]
 
 
 def _is_meant(source: str) -> bool:

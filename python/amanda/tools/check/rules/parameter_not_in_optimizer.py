@@ -10,9 +10,11 @@ from amanda import OpContext, ops
 from amanda.toolkit import Place
 
 from ..gradients import few
+from ..modes import running
 from ..rule import Rule, Step
 
 LOOKED_AT = 6  # steps
+LEAST = 2  # steps after which a layer is gone that no module has
 
 
 @dataclasses.dataclass
@@ -32,10 +34,30 @@ class _Trained:
             self.is_written = self.is_written or parameter._version != self.version
 
 
+@dataclasses.dataclass
+class _Made:
+    """Parameters at one place of layers that the model does not have, as those that are made in `forward`."""
+
+    name: str  # of the layer's class
+    new: list[weakref.ref[Any]] = dataclasses.field(default_factory=list)  # since the last step
+    old: list[weakref.ref[Any]] = dataclasses.field(
+        default_factory=list
+    )  # of the step before: a loss may keep its graph
+    steps: int = 0  # after which they were gone
+    is_kept: bool = False
+
+    def see(self) -> None:
+        """An optimizer steps."""
+        self.is_kept = self.is_kept or any(one() is not None for one in self.old)
+        self.steps += bool(self.old)
+        self.old, self.new = self.new, []
+
+
 class ParameterNotInOptimizer(Rule):
     """A parameter gets gradients, no optimizer that steps has it, and nothing else writes to it, so that it keeps its first
     value. Examples are a layer that replaces another one after the optimizer was made, and layers in a list of Python,
-    which `parameters()` does not have.
+    which `parameters()` does not have. So are layers that are made in `forward`: they are new in each step, with other
+    random weights.
 
     Freeze what is not to be trained: `requires_grad_(False)` also saves the time for its gradient.
     """
@@ -43,8 +65,8 @@ class ParameterNotInOptimizer(Rule):
     name = "parameter-not-in-optimizer"
     sentence = "a parameter gets gradients, and no optimizer has it"
     fix = (
-        "make the optimizer after the model is complete, keep layers in nn.ModuleList, not in a list, or freeze the "
-        "parameter: requires_grad_(False)"
+        "make the optimizer after the model is complete, make layers in __init__, keep them in nn.ModuleList, not in a "
+        "list, or freeze the parameter: requires_grad_(False)"
     )
     ops = (*ops.linear_like, *ops.convolution, *ops.transposed_convolution, "*norm*", "embedding*", "mul", "add", "prelu",
            "lstm", "gru", "rnn_*", "bilinear")  # fmt: skip
@@ -70,6 +92,7 @@ class ParameterNotInOptimizer(Rule):
         self._used: dict[int, tuple[weakref.ref[Any], Place, str]] = {}  # parameters of operators, by id
         self._with_gradient: dict[int, _Trained] = {}
         self._in_optimizers: set[int] = set()
+        self._made: dict[tuple[str, str], tuple[Place, _Made]] = {}  # by operator and line
 
     def look(self, context: OpContext) -> None:
         for name, operand in zip(context.parameter_names, context.inputs, strict=False):
@@ -77,8 +100,22 @@ class ParameterNotInOptimizer(Rule):
                 known = self._used.get(id(operand))
                 if known is None or known[0]() is not operand:
                     self._used[id(operand)] = weakref.ref(operand), Place.of(context), name
+                    if "." not in name:
+                        self._look_at_owner(context, operand)
+
+    def _look_at_owner(self, context: OpContext, parameter: Any) -> None:
+        """A parameter that is named in its layer alone: the model that runs may not have the layer."""
+        modules = running()
+        if len(modules) < 2 or any(one is modules[0] for one in modules[-1].modules()):
+            return
+        if any(getattr(one, "grad_fn", None) is not None for one in context.inputs):  # of what is trained
+            place = Place.of(context)
+            made = self._made.setdefault((place.name, place.source), (place, _Made(type(modules[0]).__name__)))[1]
+            made.new.append(weakref.ref(parameter))
 
     def before_step(self, step: Step) -> None:
+        for _, made in self._made.values():
+            made.see()
         if not step.has_closure:
             self._look_at_gradients(step)
 
@@ -106,7 +143,12 @@ class ParameterNotInOptimizer(Rule):
             one.see()
             if one.steps and not one.is_written and key not in self._in_optimizers:
                 found.setdefault((one.place.name, one.place.source), []).append(one)
+        for line, (place, made) in self._made.items():
+            if made.steps >= LEAST and not made.is_kept:
+                found.pop(line, None)
+                self.found(place, f"{made.name} is made anew in each step, with other weights", count=made.steps)
         for trained in found.values():
             names = few([one.name for one in trained])
             self.found(trained[0].place, f"{names} got gradients, and kept their first values")
         self._with_gradient.clear()
+        self._made.clear()
