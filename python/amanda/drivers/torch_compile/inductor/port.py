@@ -10,8 +10,10 @@ from typing import Any
 
 from torch import fx
 
+from amanda.drivers.torch.private_names import PrivateNames
 from amanda.drivers.torch_compile import port
 
+names = PrivateNames("compile", "")  # none is required
 _MEMORY = "torch._inductor.memory"
 _ORDER = "reorder_for_peak_memory"  # of it: orders the steps of a graph's code, after they are fused
 #: A step of a graph's code: an operator that is called, or a fused loop.
@@ -34,7 +36,7 @@ def ordering(order: Order) -> Iterator[None]:
     them in inductor's own order, after which `Memory` may be asked, and the names of the graph's outputs. Enter it under
     compile_lock.
     """
-    module: Any = port.names.find(_MEMORY, "__name__") and sys.modules[_MEMORY]
+    module: Any = names.find(_MEMORY, "__name__") and sys.modules[_MEMORY]
     own = getattr(module, _ORDER, None)
     if own is None:
         yield
@@ -133,7 +135,7 @@ class Memory:
 def caching_effects(gm: fx.GraphModule) -> Iterator[None]:
     """A context in which inductor's caches take the graph, though it has operators that run in their order. PyTorch's own
     operators of higher order that may not be cached keep it out."""
-    config = port.names.find("torch._inductor", "config")
+    config = names.find("torch._inductor", "config")
     marked = getattr(config, "unsafe_marked_cacheable_functions", None)
     if marked is None or any(map(_is_uncached, _targets(gm))):
         yield
