@@ -121,7 +121,11 @@ def test_names_that_operators_may_have(ops):
             "ReluBackward0",
             "; ask for backward operators by the name of the forward operator: ops='Relu', backward=True",
         ),
-        ("LoadedLater", "; if it is registered later, give its namespace as well: 'tensorflow::LoadedLater'"),
+        (
+            "LoadedLater",
+            "; those of a module are selected with modules='LoadedLater'; if it is registered later, give its namespace as "
+            "well: 'tensorflow::LoadedLater'",
+        ),
     ],
 )
 def test_names_that_no_operator_has(ops, complaint, says):
