@@ -130,9 +130,8 @@ SymbolicTensor = _get("python.framework.ops", "SymbolicTensor")
 
 # Eager operators.
 execute = _patchable("python.eager.execute", "execute")
-invokes_callbacks = _patchable(
-    "python.framework.op_callbacks", "should_invoke_op_callbacks"
-)  # asked as graphs are built
+# It is asked as graphs are built.
+invokes_callbacks = _patchable("python.framework.op_callbacks", "should_invoke_op_callbacks")
 execute_with_callbacks = _get("python.eager.execute", "execute_with_callbacks")
 imperative_grad = _patchable("python.eager.imperative_grad", "imperative_grad")  # all of tape.gradient
 stop_recording = _get("python.eager.record", "stop_recording")

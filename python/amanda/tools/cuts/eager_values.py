@@ -40,9 +40,8 @@ class EagerValues:
     def __init__(self) -> None:
         self._of: dict[int, tuple[weakref.ref[Any], Step]] = {}
         self._used: dict[object, Place] = {}  # by variable: the operator that used it last
-        self._unknown: set[int] = (
-            set()
-        )  # addresses of inputs that nothing seen here made; data, or TensorFlow's own reads
+        # Addresses of inputs that nothing seen here made: data, or TensorFlow's own reads.
+        self._unknown: set[int] = set()
         self._steps = self._runs = 0
         self._is_hidden = False
 

@@ -11,20 +11,9 @@ MESSAGE = "modified by an inplace operation"
 FREED = "backward through the graph a second time"
 """The parts of PyTorch's errors that say which they are."""
 _SIGNS = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/"}
-_COPIES = (
-    "copy_",
-    "fill_",
-    "zero_",
-    "set_",
-    "resize_",
-    "random_",
-    "uniform_",
-    "normal_",
-    "log_normal_",
-    "exponential_",
-    "geometric_",
-    "cauchy_",
-)  # they have no counterpart that returns a new tensor
+# They have no counterpart that returns a new tensor.
+_COPIES = ("copy_", "fill_", "zero_", "set_", "resize_", "random_", "uniform_", "normal_", "log_normal_", "exponential_",
+           "geometric_", "cauchy_")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,9 +44,8 @@ class LastOfBothDirections(Rule):
     """
 
     def begin(self) -> None:
-        self._results: dict[
-            int, int
-        ] = {}  # of layers, by the number of their node in autograd's graph: the axis of steps
+        # Of results of layers, by the number of their node in autograd's graph: the axis of steps.
+        self._results: dict[int, int] = {}
 
     def look(self, context: OpContext) -> None:
         if context.op.__name__ in _AFTER:

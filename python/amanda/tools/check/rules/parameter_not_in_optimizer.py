@@ -40,9 +40,8 @@ class _Made:
 
     name: str  # of the layer's class
     new: list[weakref.ref[Any]] = dataclasses.field(default_factory=list)  # since the last step
-    old: list[weakref.ref[Any]] = dataclasses.field(
-        default_factory=list
-    )  # of the step before: a loss may keep its graph
+    # Of the step before: a loss may keep its graph.
+    old: list[weakref.ref[Any]] = dataclasses.field(default_factory=list)
     steps: int = 0  # after which they were gone
     is_kept: bool = False
 
