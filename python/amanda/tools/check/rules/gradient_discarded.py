@@ -54,13 +54,14 @@ class GradientDiscarded(OfFaultySteps):
     def begin(self) -> None:
         super().begin()
         self._passes: weakref.WeakKeyDictionary[Any, _Passes] = weakref.WeakKeyDictionary()  # by optimizer
+        self._has_gradients = False  # passes since the last step have left some
 
     def look(self, context: OpContext) -> None:
         is_clear = "zero" in context.op.__name__
         context.insert_before_op(self._on_write, inputs=[0], is_clear=is_clear)
 
     def _on_write(self, written: Any, is_clear: bool) -> None:
-        if self._passes:
+        if self._has_gradients:
             memory = {storage(one) for one in (written if isinstance(written, (list, tuple)) else [written])}
             for passes in self._passes.values():
                 passes.write(memory, is_clear)
@@ -75,6 +76,7 @@ class GradientDiscarded(OfFaultySteps):
         line = program_line(sys._getframe(1))
         for passes in self._passes.values():
             passes.end(line)
+        self._has_gradients = bool(self._passes)
 
     def before_step(self, step: Step) -> None:
         passes = self._passes.get(step.optimizer)
@@ -85,6 +87,7 @@ class GradientDiscarded(OfFaultySteps):
         parameter = next((one for one in step.parameters if one.grad is not None), None)
         for passes in self._passes.values():
             passes.clear()
+        self._has_gradients = False
         if parameter is not None:
             self._passes[step.optimizer] = _Passes(weakref.ref(parameter))
             self._listen()
