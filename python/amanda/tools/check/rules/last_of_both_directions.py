@@ -44,7 +44,7 @@ class LastOfBothDirections(Rule):
     """
 
     def begin(self) -> None:
-        # Of results of layers, by the number of their node in autograd's graph: the axis of steps.
+        # The axis of steps, by the number of the result's node in autograd's graph.
         self._results: dict[int, int] = {}
 
     def look(self, context: OpContext) -> None:
