@@ -147,5 +147,5 @@ def leaves_nothing_behind() -> Iterator[None]:
 
 
 def _hooks() -> tuple[object, ...]:
-    """What tools are told by, of the whole process."""
+    """The listeners and hooks of the process, by which tools learn of passes and steps."""
     return backward_pass._listeners, *(tuple(each) for each in OPTIMIZER_HOOKS)

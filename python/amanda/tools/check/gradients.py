@@ -28,9 +28,7 @@ class Used:
 
     @property
     def name(self) -> str:
-        from amanda.toolkit.torch import parameter_name
-
-        return parameter_name(self._parameter()) or "a parameter"
+        return name_of(self._parameter())
 
     def see(self) -> None:
         """To be called before a backward pass: a change before the first one is the program's."""
@@ -72,6 +70,18 @@ def storage(tensor: Any) -> int | None:
         return int(tensor.untyped_storage()._cdata)
     except (AttributeError, NotImplementedError, RuntimeError):
         return None
+
+
+def first(tensor: Any, count: int = 64) -> Any:
+    """A copy of its first elements."""
+    return tensor.reshape(-1)[:count].clone()
+
+
+def name_of(parameter: Any) -> str:
+    """ "0.weight"."""
+    from amanda.toolkit.torch import parameter_name
+
+    return parameter_name(parameter) or "a parameter"
 
 
 def names(parameters: Iterable[Any], most: int = 3) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from amanda import OpContext
-from amanda.toolkit import Arrays, Place
+from amanda.toolkit import Arrays, Place, own_work
 from amanda.toolkit.frames import program_line
 
 from .gradients import Used, sampled
@@ -106,6 +106,11 @@ class Rule:
     def read(self, tensor: Any, function: Callable[[Any], T]) -> T | None:
         """Calls the function on a tensor with elements; one without elements is counted, and gives None."""
         return self._report.skips.read(tensor, lambda plain, _: function(plain))
+
+    def read_quietly(self, tensor: Any, function: Callable[[Any], T]) -> T | None:
+        """`read` in a hook of the program, where tools would see the operators."""
+        with own_work():
+            return self.read(tensor.detach(), function)
 
     def read_with(self, array: Any, function: Callable[[Any, Arrays], T]) -> T | None:
         """The same for arrays of any framework; the function also gets the `Arrays` to compute with."""

@@ -89,6 +89,16 @@ class Pair:
         return bool(((self.target[targets] == self.ids[ids]) | ~self.counted[targets]).all())
 
 
+@dataclasses.dataclass
+class Batches:
+    """The batches at a place, as a rule has judged them."""
+
+    wrong: int = 0
+    right: int = 0
+    source: str = ""  #: the line that calls the model
+    evidence: str = ""
+
+
 class OfSequences(Rule):
     """Base of rules that compare the targets of losses with ids. They look at the first losses of a program."""
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from amanda.toolkit import Place, own_work
 
+from ..gradients import first, name_of
 from ..rule import Rule, Step
 
 SAMPLED = 2  # frozen parameters of an optimizer
-SAMPLE = 64  # elements of each
+SAMPLE = 64  # elements of each variable of Keras
 LEAST = 2  # steps that change them
 
 
@@ -56,8 +57,8 @@ class FrozenStillTrained(Rule):
         frozen = [one for one in step.parameters if not one.requires_grad and one.grad is not None]
         known.trained.update(id(one) for one in step.parameters if one.requires_grad)
         if frozen:
-            values = {id(one): self._first(one) for one in frozen[:SAMPLED] if id(one) in known.trained}
-            known.see(values, lambda: (step.place, _name(frozen[0])))
+            values = {id(one): self.read_quietly(one, first) for one in frozen[:SAMPLED] if id(one) in known.trained}
+            known.see(values, lambda: (step.place, name_of(frozen[0])))
 
     def after_keras_step(self, optimizer: Any, steps: int, place: Callable[[], Place]) -> None:
         from amanda.toolkit.tensorflow import trained_by
@@ -74,11 +75,6 @@ class FrozenStillTrained(Rule):
             self._known[optimizer] = _Frozen()
             self._all.append(self._known[optimizer])
         return self._known[optimizer]
-
-    def _first(self, parameter: Any) -> Any:
-        """The first elements; read in a hook of the program, where tools would see the operators."""
-        with own_work():
-            return self.read(parameter.detach(), lambda plain: plain.reshape(-1)[:SAMPLE].clone())
 
     def at_end(self, ended_well: bool) -> None:
         for known in self._all:
@@ -104,9 +100,3 @@ class _Frozen:
         self.changes += is_changed
         if is_changed and self.place is None:
             self.place, self.name = described()
-
-
-def _name(parameter: Any) -> str:
-    from amanda.toolkit.torch import parameter_name
-
-    return parameter_name(parameter) or "a parameter"

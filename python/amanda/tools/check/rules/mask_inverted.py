@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from amanda.toolkit import Place
 
 from ..modes import called_at
-from ..sequences import Attention, OfSequences
+from ..sequences import Attention, Batches, OfSequences
 
 LEAST = 2  # batches
 LEAST_TOKENS = 4  # of a batch, that are hidden
-
-
-@dataclasses.dataclass
-class _Batches:
-    wrong: int = 0
-    right: int = 0
-    source: str = ""
-    evidence: str = ""
 
 
 class MaskInverted(OfSequences):
@@ -53,14 +43,14 @@ class MaskInverted(OfSequences):
 
     def begin(self) -> None:
         super().begin()
-        self._batches: dict[Place, _Batches] = {}
+        self._batches: dict[Place, Batches] = {}
 
     def attended(self, attention: Attention, place: Place) -> None:
         for lookup in self._lookups:
             is_pad = lookup.ids == lookup.pad
             for marks in (is_pad, is_pad.T):
                 if lookup.pad >= 0 and is_pad.any() and attention.steps == marks.shape[1]:
-                    batches = self._batches.setdefault(place, _Batches(source=called_at()))
+                    batches = self._batches.setdefault(place, Batches(source=called_at()))
                     hidden = attention.hidden
                     if hidden is not None and hidden.shape == marks.shape and (hidden != marks).all():
                         batches.wrong += int(hidden.sum()) >= LEAST_TOKENS

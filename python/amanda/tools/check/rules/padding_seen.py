@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from amanda.toolkit import Place
 
 from ..modes import called_at
-from ..sequences import Attention, OfSequences
+from ..sequences import Attention, Batches, OfSequences
 
 LEAST = 2  # batches
 LEAST_TOKENS = 2  # of padding at one end of a sequence
-
-
-@dataclasses.dataclass
-class _Batches:
-    wrong: int = 0
-    right: int = 0
-    source: str = ""
-    evidence: str = ""
 
 
 class PaddingSeen(OfSequences):
@@ -61,7 +52,7 @@ class PaddingSeen(OfSequences):
 
     def begin(self) -> None:
         super().begin()
-        self._batches: dict[Place, _Batches] = {}
+        self._batches: dict[Place, Batches] = {}
 
     def attended(self, attention: Attention, place: Place) -> None:
         for lookup in self._lookups:
@@ -69,7 +60,7 @@ class PaddingSeen(OfSequences):
             marks = next((one for one in (is_pad, is_pad.T) if one.shape[1] == attention.steps and _at_ends(one)), None)
             if lookup.pad < 0 or marks is None:
                 continue
-            batches = self._batches.setdefault(place, _Batches(source=called_at()))
+            batches = self._batches.setdefault(place, Batches(source=called_at()))
             if attention.is_causal or attention.hidden is not None:
                 batches.right += 1
             else:

@@ -40,7 +40,7 @@ class _Made:
 
     name: str  # of the layer's class
     new: list[weakref.ref[Any]] = dataclasses.field(default_factory=list)  # since the last step
-    # Of the step before: a loss may keep its graph.
+    # A loss may keep the graph of the step before.
     old: list[weakref.ref[Any]] = dataclasses.field(default_factory=list)
     steps: int = 0  # after which they were gone
     is_kept: bool = False

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Callable
 from typing import Any
 
-from amanda.toolkit import Place, own_work
+from amanda.toolkit import Place
 
-from ..gradients import version
+from ..gradients import first, name_of, version
 from ..rule import Rule, Step
 
 LEAST = 3  # steps without effect in a row, up to the end
-SAMPLE = 64  # elements
 
 
 class StepWithoutEffect(Rule):
@@ -79,19 +77,14 @@ class StepWithoutEffect(Rule):
             known.faulty += 1
             known.place, known.evidence = (
                 step.place,
-                f"the gradient of {_name(before[0])} is not zero, and it stays as it is",
+                f"the gradient of {name_of(before[0].parameter())} is not zero, and it stays as it is",
             )
         else:
             known.faulty = 0
 
     def _sample(self, parameter: Any, with_values: bool) -> _Sample:
-        values = self._quietly(parameter, _first) if with_values else None
+        values = self.read_quietly(parameter, first) if with_values else None
         return _Sample(weakref.ref(parameter), version(parameter), values)
-
-    def _quietly(self, tensor: Any, function: Callable[[Any], Any]) -> Any:
-        """Reads in a hook of the program, where tools would see the operators."""
-        with own_work():
-            return self.read(tensor.detach(), function)
 
     def _is_changed(self, before: _Sample) -> bool:
         parameter = before.parameter()
@@ -99,11 +92,11 @@ class StepWithoutEffect(Rule):
             return True
         if before.values is None:
             return False  # not known: the next step is looked at with its values
-        return not self._quietly(parameter, lambda now: bool((_first(now) == before.values).all()))
+        return not self.read_quietly(parameter, lambda now: bool((first(now) == before.values).all()))
 
     def _has_gradient(self, before: _Sample) -> bool:
         gradient = getattr(before.parameter(), "grad", None)
-        return gradient is not None and bool(self._quietly(gradient, lambda plain: bool(plain.any())))
+        return gradient is not None and bool(self.read_quietly(gradient, lambda plain: bool(plain.any())))
 
     def at_end(self, ended_well: bool) -> None:
         for known in self._all:
@@ -133,13 +126,3 @@ def _sampled(step: Step) -> list[Any]:
     """The first and the last parameter that has a gradient."""
     with_gradient = [one for one in step.parameters if one.grad is not None and one.requires_grad]
     return list({id(one): one for one in (*with_gradient[:1], *with_gradient[-1:])}.values())
-
-
-def _name(sample: _Sample) -> str:
-    from amanda.toolkit.torch import parameter_name
-
-    return parameter_name(sample.parameter()) or "a parameter"
-
-
-def _first(parameter: Any) -> Any:
-    return parameter.reshape(-1)[:SAMPLE].clone()

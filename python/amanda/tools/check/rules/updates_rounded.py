@@ -8,6 +8,7 @@ from typing import Any
 
 from amanda.toolkit import Place, own_work
 
+from ..gradients import first
 from ..rule import Rule, Step
 
 LEAST = 4  # steps
@@ -79,11 +80,7 @@ class UpdatesRounded(Rule):
                     known.type = str(now.dtype).partition(".")[2]
 
     def _first(self, tensor: Any) -> Any:
-        """The first elements; read in a hook of the program, where tools would see the operators."""
-        if tensor is None:
-            return None
-        with own_work():
-            return self.read(tensor.detach(), lambda plain: plain.reshape(-1)[:SAMPLE].clone())
+        return None if tensor is None else self.read_quietly(tensor, lambda plain: first(plain, SAMPLE))
 
     def at_end(self, ended_well: bool) -> None:
         for known in self._all:
