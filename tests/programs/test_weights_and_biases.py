@@ -1,7 +1,7 @@
 """A history in a run of Weights & Biases: what its offline file has."""
 
 import json
-import struct
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +13,18 @@ from amanda.tools.history import History
 from amanda.tools.history.parameter_histograms import Histogram
 from amanda.tools.history.wandb import _of_wandb as of_wandb
 from wandb.proto import wandb_internal_pb2
+from wandb.sdk.internal.datastore import DataStore
 
-BLOCK, HEADER = 32768, 7  # of LevelDB's format for logs, in which W&B writes
 
-
-def records(folder: Path) -> list[Any]:
+def records(folder: Path) -> list[wandb_internal_pb2.Record]:
     """Those in the file of the run in a folder, in order."""
     (file,) = folder.glob("wandb/offline-run-*/*.wandb")
-    data, at, found, parts = file.read_bytes(), HEADER, [], b""
-    while at < len(data):
-        if BLOCK - at % BLOCK < HEADER:
-            at += BLOCK - at % BLOCK
-            continue
-        size, kind = struct.unpack_from("<HB", data, at + 4)
-        parts += data[at + HEADER : at + HEADER + size]
-        at += HEADER + size
-        if kind in (1, 4):  # whole, or the last part
-            found.append(wandb_internal_pb2.Record.FromString(parts))
-            parts = b""
+    store, found = DataStore(), []
+    store.open_for_scan(str(file))
+    with closing(store):
+        while (data := store.scan_data()) is not None:
+            found.append(wandb_internal_pb2.Record.FromString(data))
+    assert found[-1].WhichOneof("record_type") == "exit"
     return found
 
 
@@ -58,6 +52,7 @@ def trained(folder: Path, **options: Any) -> tuple[History, list[torch.Tensor]]:
                 history.log(loss=loss)
                 run.log({"own": number})
                 steps.step()
+    wandb.teardown()  # run.finish() returns before the last block of the file is written
     return history, [parameter.detach() for parameter in model.parameters()]
 
 
