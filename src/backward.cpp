@@ -124,9 +124,10 @@ PlainBackwardRun::PlainBackwardRun(ScopeStack& scopes, const std::weak_ptr<const
   // (A pending place is never plain, so the number of analyses that have run does not matter.)
   const BackwardPlace* place =
       forward_->backward_places().find(scopes.serial(), ActionCache::generation(), /*analyses=*/0, number, id);
-  if (!place || !place->is_plain()) return;
-  plan_ = place->plan.get();
-  follows_ = plan_->follows();
+  if (!place) return;
+  follows_ = place->needs.follow;
+  is_idle_ = place->is_idle();
+  if (place->is_plain()) plan_ = place->plan.get();
 }
 
 void PlainBackwardRun::before(ThreadCalls& here, OpCall& call) const {

@@ -19,7 +19,12 @@ struct BackwardPlace {
   PlanPtr plan;
 
   /// True if there is something to do before it, and nothing else.
-  bool is_plain() const { return needs.before && !needs.replace && !needs.after && !needs.pending; }
+  bool is_plain() const { return needs.before && !has_more(); }
+  /// True if there is nothing to do.
+  bool is_idle() const { return !needs.before && !has_more(); }
+
+ private:
+  bool has_more() const { return needs.replace || needs.after || needs.pending; }
 };
 
 /// Places by number: the order in which the driver binds the operators. They hold for one generation of plans.

@@ -133,6 +133,7 @@ class BeforeNode final : public torch::autograd::FunctionPreHook, public Pooled<
       if (owner) {
         const PlainBackwardRun run(*scopes, owner->forward->plan, owner->number, owner->id);
         const bool followed = run.follows() && thread.autograd->get_grad_mode();
+        if (run.is_idle() && !followed) return take_over(grad_outputs);
         if (run && !followed) return begin_plain(run, *thread.calls, *owner, grad_outputs);
       }
       return begin(std::move(scopes), grad_outputs);
@@ -295,7 +296,10 @@ class Binder {
       const NodeRecord::Owners copy = own ? NodeRecord::Owners() : known->owners();
       const NodeRecord::Owners& owners = own ? *own : copy;
       if (!restrict_to_new_tools(owner, owners)) {
-        if (type.accumulates) known->renew_run(owners, owner, [&] { return run_of(*owner.forward); });
+        if (type.accumulates) {
+          known->renew_run(owners, owner, [&] { return run_of(*owner.forward); });
+          known->renew_plan(owner);
+        }
         return {};
       }
     }

@@ -27,6 +27,18 @@ bool restrict_to_new_tools(Ownership& owner, const NodeRecord::Owners& owners) {
   return true;
 }
 
+namespace {
+
+bool is_same(const std::weak_ptr<const Plan>& one, const std::weak_ptr<const Plan>& other) {
+  return !one.owner_before(other) && !other.owner_before(one);
+}
+
+bool has_same_tools(const SubscriptionPtr& one, const SubscriptionPtr& other) {
+  return one == other || (!Backward::without(one, {other}) && !Backward::without(other, {one}));
+}
+
+}  // namespace
+
 Mutex& NodeRecord::mutex() const {
   static auto& locks = *new std::array<Mutex, 64>;  // threads may outlive static objects
   return locks[reinterpret_cast<uintptr_t>(this) / sizeof(NodeRecord) % locks.size()];
@@ -56,6 +68,21 @@ void NodeRecord::renew_run(const Owners& owners, const Ownership& user, const st
     forward->run = run();
     std::lock_guard lock(mutex());
     if (i < owners_.size() && owners_[i].forward == owners[i].forward) owners_[i].forward = std::move(forward);
+  }
+}
+
+void NodeRecord::renew_plan(const Ownership& user) {
+  std::shared_ptr<const ForwardRun> old;  // destroyed outside the lock: it may hold Python objects
+  std::lock_guard lock(mutex());
+  for (Ownership& one : owners_) {
+    const ForwardRun& known = *one.forward;
+    const ForwardRun& now = *user.forward;
+    if (one.id != user.id || one.number != user.number || known.id != now.id || is_same(known.plan, now.plan)) continue;
+    if (!has_same_tools(known.seen_by, now.seen_by)) continue;
+    auto forward = std::make_shared<ForwardRun>(known);
+    forward->plan = now.plan;
+    old = std::exchange(one.forward, std::move(forward));
+    return;
   }
 }
 

@@ -30,6 +30,9 @@ class NodeRecord : NoCopy {
   /// For a leaf's node that outlives its graphs: where the graph of the first user is gone, its runs are now those of
   /// this user, which is at the same place. `owners`: the current ones.
   void renew_run(const Owners& owners, const Ownership& user, const std::function<RunStatePtr()>& run);
+  /// For a leaf's node: its plan may be from before its analyses, or before an action was removed. This user, at the
+  /// same place, has the current plan.
+  void renew_plan(const Ownership& user);
 
   Owners owners() const;
   /// The owners of a node that now runs, or gets owners, on this thread. Null if other threads may change them.

@@ -51,7 +51,7 @@ class BackwardBinding : NoCopy {
   std::unique_ptr<struct BackwardPlaces> learned_;  // null if everything was known
 };
 
-/// A backward operator that the framework runs, and that has actions before it but no others: in place of a
+/// A backward operator that the framework runs, and that has actions before it but no others, or none: in place of a
 /// BackwardRun, without any look-up.
 class PlainBackwardRun {
  public:
@@ -61,6 +61,8 @@ class PlainBackwardRun {
   /// True if this object can run the operator. Otherwise a BackwardRun is needed: other scopes are open, tools have
   /// changed, or there is more to do.
   explicit operator bool() const { return plan_ != nullptr; }
+  /// True if there is nothing to do. Neither this object nor a BackwardRun is needed, unless it follows.
+  bool is_idle() const { return is_idle_; }
   /// True if tools see the backward operators that it creates itself. If it will create some, a BackwardRun is needed.
   bool follows() const { return follows_; }
   /// Runs the actions before the operator; `here`: of the calling thread. Throws what a tool threw.
@@ -70,6 +72,7 @@ class PlainBackwardRun {
   ScopeStack& scopes_;
   const PlanPtr forward_;  // keeps the plan alive
   const Plan* plan_ = nullptr;
+  bool is_idle_ = false;
   bool follows_ = false;
 };
 

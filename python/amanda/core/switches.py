@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
 
 from amanda._core import Error, Switch, is_cache_enabled, is_enabled
 from amanda.driver import registry
@@ -35,19 +34,35 @@ class _Turned(threading.local):
         self.switches: list[Switch] = []
 
 
+class _OwnWork(contextlib.AbstractContextManager[None]):
+    """For one use. It is entered in each backward pass by some tools."""
+
+    def __enter__(self) -> None:
+        self._entered: list[contextlib.AbstractContextManager[None]] = []
+        self._switch = Switch("instrumentation", False)
+        try:
+            for driver in registry.loaded():
+                context = driver.own_work()
+                context.__enter__()
+                self._entered.append(context)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        while self._entered:
+            self._entered.pop().__exit__(None, None, None)
+        self._switch.put_back()
+
+
 def disabled() -> contextlib.AbstractContextManager[None]:
     """``with amanda.disabled():`` runs its body as if no scope were open."""
     return _Switched("instrumentation", False)
 
 
-@contextlib.contextmanager
-def own_work() -> Iterator[None]:
+def own_work() -> contextlib.AbstractContextManager[None]:
     """``with own_work():`` is `disabled` for operators of a tool outside of its routines: they are not the program's."""
-    with contextlib.ExitStack() as contexts:
-        contexts.enter_context(disabled())
-        for driver in registry.loaded():
-            contexts.enter_context(driver.own_work())
-        yield
+    return _OwnWork()
 
 
 def enabled() -> contextlib.AbstractContextManager[None]:

@@ -307,6 +307,81 @@ def test_when_nothing_is_new_values_are_followed_no_longer():
     assert {(row.passes, row.gradients) for row in tool.rows()} == {(27, 27)}
 
 
+@pytest.mark.parametrize("clearing", ["none", "zeros", "never", "in backward"])
+def test_gradients_are_counted_also_when_values_are_followed_no_longer(clearing):
+    """One parameter gets none in some late passes, one gets zeros, and an embedding other rows. The oracle is hooks."""
+
+    class Late(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rows, self.always, self.sometimes = nn.Embedding(40, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, number):
+            h = self.always(self.rows(torch.tensor([number])))
+            return (self.sometimes(h) if number % 30 else h).sum() * (0 if number % 8 == 3 else 1e-30)
+
+    torch.manual_seed(0)
+    model, tool, expected = Late(), GradientCuts(), {}
+    for name, parameter in model.named_parameters():
+        expected[name] = [0, 0]  # not zero, zero
+
+        def count(gradient, counts=expected[name]):
+            counts[not bool((gradient != 0).any())] += 1
+
+        parameter.register_hook(count)
+        if clearing == "in backward":
+            parameter.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
+    with amanda.apply(tool):
+        for number in range(40):
+            model(number).backward()
+            if clearing in ("none", "zeros"):
+                model.zero_grad(set_to_none=clearing == "none")
+    found = {row.name: [row.gradients, row.zeros, row.passes] for row in tool.rows()}
+    # What is read no more, as each row has got a gradient, counts as not zero.
+    assert {name: (one[0] + one[1], one[2]) for name, one in found.items()} == {
+        name: (sum(counts), 40) for name, counts in expected.items()
+    }
+    assert found["rows.weight"][:2] == expected["rows.weight"] == [35, 5]
+    assert next(row.idle for row in tool.rows() if row.name == "rows.weight") == 5
+    assert verdicts(tool)["sometimes.bias"] == "partial"
+
+
+def test_a_reset_when_values_are_followed_no_longer():
+    """What is found afterwards is exact, though operators have no routines any more."""
+    model, tool, factor = net(), GradientCuts(), 1.0
+    with amanda.apply(tool):
+        for number in range(50):
+            if number == 40:
+                tool.reset()
+                factor = 0.0
+            (model(torch.ones(3, 4)).sum() * factor).backward()
+            model.zero_grad()
+    assert {(row.verdict, row.zeros, row.gradients) for row in tool.rows()} == {("zero", 10, 0)}
+
+
+@pytest.mark.parametrize(
+    ("values", "is_nonzero"),
+    [
+        ([[0.0, -0.0], [1e-45, 0.0]], [False, True]),
+        ([[float("nan"), 0.0], [0.0, -float("inf")]], [True, True]),
+        ([[0.0, -1e-30], [0.0, 0.0]], [True, False]),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int32])
+def test_what_is_not_zero(values, is_nonzero, dtype):
+    from amanda.tools.cuts.parameters import nonzero
+
+    tensor = torch.tensor(values).nan_to_num(3).to(dtype) if dtype == torch.int32 else torch.tensor(values).to(dtype)
+    expected = tensor.ne(0).any(1)
+    if dtype == torch.float32:
+        assert expected.tolist() == is_nonzero
+    assert nonzero(tensor, by_row=True).tolist() == expected.tolist()
+    assert nonzero(tensor).item() == expected.any()
+    assert nonzero(tensor.t().unsqueeze(2), by_row=True).tolist() == tensor.ne(0).any(0).tolist()
+    assert nonzero(tensor.to_sparse()).item() == expected.any()
+    assert not nonzero(tensor[:0], by_row=True).item()
+
+
 def test_a_loss_that_comes_late_is_judged():
     """What its parameters got is known; why they got none is not."""
     model, tool = net(), GradientCuts()

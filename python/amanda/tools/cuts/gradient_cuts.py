@@ -19,6 +19,7 @@ from .variables import Variables
 if TYPE_CHECKING:
     from amanda.toolkit.torch import BackwardCall
 
+    from .parameters import Parameter
     from .program import Program
 
 
@@ -65,6 +66,7 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
         self._threads: list[int] = []  # that have a scope of this tool open
         self._stop: list[Callable[[], None]] = []  # listening
         self._actions: list[tuple[int, Action]] = []  # by the operator's id
+        self._leaves: list[tuple[Action, set[Parameter]]] = []  # where the gradients of these arrive
         self.add_inst_for_op(self._analyze)
         self.add_inst_for_op(self._analyze_backward, backward=True, optional=True)
         self.add_inst_for_op(self._see, False, True, ops="tensorflow::*", optional=True)
@@ -195,6 +197,16 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
                 one[1].remove()
         self._actions = kept
 
+    def _leave_leaves(self) -> None:
+        """Removes the routines of parameters whose gradients need not be read: ``.grad`` shows that one has come."""
+        kept = []
+        for action, leaves in self._leaves:
+            if leaves and all(one.is_covered and one.is_told for one in leaves):
+                action.remove()
+            else:
+                kept.append((action, leaves))
+        self._leaves = kept
+
     def _on_op(self, *outputs: Any, run: Run, site: Any, inputs: Sequence[Any] = ()) -> None:
         program = self._program
         if program is not None and not program.is_in_backward():
@@ -224,17 +236,22 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
         if eager_only.leaves_out(context, self._skips, GradientCuts.needs_eager):
             return
         if context.backward_op.__name__ == "AccumulateGrad":
-            context.insert_before_backward_op(self._on_leaf)
+            leaves: set[Parameter] = set()
+            action = context.insert_before_backward_op(self._on_leaf, leaves=leaves)
+            with self._lock:
+                self._leaves.append((action, leaves))
         elif not self._begin().is_settled:
             action = context.insert_before_backward_op(self._on_node, with_run=True)
             with self._lock:
                 self._actions.append((0, action))
 
-    def _on_leaf(self, gradient: Any) -> None:
+    def _on_leaf(self, gradient: Any, leaves: set[Parameter]) -> None:
         program = self._program
         if program is not None and program.running is not None:
             with self._lock:
-                program.add_leaf(gradient)
+                parameter = program.add_leaf(gradient)
+                if parameter is not None:
+                    leaves.add(parameter)
 
     def _on_node(self, *gradients: Any, run: Run) -> None:
         running = None if self._program is None else self._program.running
@@ -258,6 +275,8 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
                 program.end_pass(call, error)
                 if program.has_nothing_new():
                     self._settle(program)
+                if program.is_settled:
+                    self._leave_leaves()
 
     def _on_step(self, optimizer: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
         program, closure = self._program, next(iter(arguments[1:]), options.get("closure"))

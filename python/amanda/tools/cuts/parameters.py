@@ -44,6 +44,7 @@ class Parameter:
     counts: dict[Loss, Counts] = dataclasses.field(default_factory=lambda: collections.defaultdict(Counts))
     rows: Any = None  # whether each index of the first dimension has got a gradient; None before it is known
     is_covered: bool = False  # each has
+    is_told: bool = True  # by ``.grad``, that a gradient has come: no hook took one away
     handed_out: int = 0  # gradients that torch.autograd.grad returned
     is_pending: bool = False  # it has got one since its optimizer's last step
     steps: int = 0  # of an optimizer that has it, after it got a gradient
@@ -226,17 +227,21 @@ def is_zero(tensor: Any) -> bool:
     """True if all elements are; False if they can't be read."""
     try:
         with own_work(), torch.no_grad():
-            return not bool(largest(tensor).any())
+            return not bool(nonzero(tensor))
     except (RuntimeError, NotImplementedError, TypeError):
         return False
 
 
-def largest(tensor: Any, *, by_row: bool = False) -> Any:
-    """The largest absolute value; `by_row`: for each index of the first dimension, if there is another one."""
+def nonzero(tensor: Any, *, by_row: bool = False) -> Any:
+    """Whether some element is not zero, or NaN; `by_row`: for each index of the first dimension, if there is another one.
+
+    By extremes: on a CPU they take a fortieth of the time of ``any`` or of a norm.
+    """
     if tensor.layout != torch.strided:
-        tensor = tensor.coalesce().values() if tensor.layout == torch.sparse_coo else tensor.values()
-        return torch.linalg.vector_norm(tensor, torch.inf) if tensor.numel() else tensor.new_zeros(())
+        tensor, by_row = tensor.coalesce().values() if tensor.layout == torch.sparse_coo else tensor.values(), False
     if not tensor.numel():
-        return tensor.new_zeros(())
-    dimensions = tuple(range(1, tensor.dim())) if by_row and tensor.dim() > 1 else None
-    return torch.linalg.vector_norm(tensor, torch.inf, dim=dimensions)
+        return tensor.new_zeros((), dtype=torch.bool)
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    dimensions = tuple(range(int(by_row and tensor.dim() > 1), tensor.dim()))
+    return torch.logical_or(tensor.amax(dimensions), tensor.amin(dimensions))

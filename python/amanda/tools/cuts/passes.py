@@ -10,7 +10,7 @@ import torch
 from amanda.toolkit import Skips, own_work
 
 from .flow import Step
-from .parameters import Loss, Parameter, Parameters, largest
+from .parameters import Loss, Parameter, Parameters, nonzero
 
 
 class Pass:
@@ -24,14 +24,16 @@ class Pass:
         self._found: dict[Step, bool] = {}
         self._before = {parameter: _state(tensor) for parameter, tensor in parameters.alive()}
 
-    def add_leaf(self, leaf: Any, gradient: Any) -> None:
-        """A leaf gets its gradient, the sum over all its uses."""
+    def add_leaf(self, leaf: Any, gradient: Any) -> Parameter | None:
+        """A leaf gets its gradient, the sum over all its uses. Returns it, if it is a parameter."""
         parameter = self._parameters.of(leaf)
-        if parameter is None:
-            return
-        self.reached.setdefault(parameter, None)
-        if gradient is None:
-            return
+        if parameter is not None:
+            self.reached.setdefault(parameter, None)
+            if gradient is not None:
+                self._add(parameter, gradient)
+        return parameter
+
+    def _add(self, parameter: Parameter, gradient: Any) -> None:
         if parameter.is_covered:  # one for each row has come, and none is read any more
             self.reached[parameter] = True
             return
@@ -41,14 +43,25 @@ class Pass:
             return
         self._flags.append((parameter, values.any()))
         if values.dim() and values.numel() == parameter.shape[0] and len(parameter.shape) > 1:
-            rows = values != 0
             known = parameter.rows
-            parameter.rows = rows if known is None or known.shape != rows.shape else known | rows.to(known.device)
+            parameter.rows = values if known is None or known.shape != values.shape else known | values.to(known.device)
 
-    def arrived_unseen(self, parameter: Parameter, tensor: Any) -> bool:
-        """Autograd has accumulated a gradient, and showed no operator that did: one of a compiled function may have."""
-        known = self._before.get(parameter)
-        return known is not None and parameter not in self.reached and _state(tensor) != known
+    def look_at_grad(self, alive: Sequence[tuple[Parameter, Any]], *, is_settled: bool) -> None:
+        """Before `finish`: autograd has accumulated gradients, and no routine was shown the operator that did. It may be in
+        a compiled function, or have no routine any more."""
+        for parameter, tensor in alive:
+            before = self._before.get(parameter)
+            if before is None or (parameter in self.reached and is_settled):
+                continue
+            has_come = _state(tensor) != before
+            if parameter in self.reached:
+                parameter.is_told = parameter.is_told and has_come
+            elif has_come:
+                can_read = not parameter.is_covered and before == _NO_GRADIENT  # else it is a sum with earlier ones
+                gradient = tensor.grad if can_read else None
+                self.reached[parameter] = gradient is None or None
+                if gradient is not None:
+                    self._add(parameter, gradient)
 
     def add_step(self, step: Step, gradients: Sequence[Any]) -> None:
         """A backward operator of this step runs."""
@@ -56,7 +69,7 @@ class Pass:
         for gradient in gradients:
             values = None if gradient is None else self._read(gradient)
             if values is not None:
-                self._flags.append((step, values.any()))
+                self._flags.append((step, values))
             elif gradient is not None:
                 self._found[step] = True
 
@@ -68,7 +81,7 @@ class Pass:
             by_device.setdefault(flag.device, []).append((subject, flag))
         for flags in by_device.values():
             with own_work():
-                values = torch.stack([flag for _, flag in flags]).tolist()
+                values = torch.stack([flag for _, flag in flags]).tolist() if flags[1:] else [flags[0][1].item()]
             for (subject, _), is_there in zip(flags, values, strict=True):
                 if isinstance(subject, Step):
                     self._found[subject] = self._found.get(subject, False) or is_there
@@ -80,11 +93,14 @@ class Pass:
     def _read(self, gradient: Any, *, by_row: bool = False) -> Any:
         with torch.no_grad():
             if gradient.layout != torch.strided and gradient.layout != torch.jagged:
-                return largest(gradient)
-            return self._skips.read(gradient, lambda array, arrays: largest(array, by_row=by_row))
+                return nonzero(gradient)
+            return self._skips.read(gradient, lambda array, arrays: nonzero(array, by_row=by_row))
 
 
 def _state(tensor: Any) -> tuple[int, int]:
     """Another one after a gradient has come."""
     gradient = tensor.grad
-    return (0, 0) if gradient is None else (id(gradient), gradient._version)
+    return _NO_GRADIENT if gradient is None else (id(gradient), gradient._version)
+
+
+_NO_GRADIENT = (0, 0)

@@ -63,11 +63,10 @@ class Program:
         loss = self._loss_of(call)
         self.running = Pass(loss, self.parameters, self._skips, self.passes[loss] < READ_ALL)
 
-    def add_leaf(self, gradient: Any) -> None:
-        """The leaf of the node that runs on this thread gets its gradient."""
+    def add_leaf(self, gradient: Any) -> Parameter | None:
+        """The leaf of the node that runs on this thread gets its gradient. Returns it, if it is a parameter."""
         leaf = running_leaf()
-        if leaf is not None and self.running is not None:
-            self.running.add_leaf(leaf, gradient)
+        return None if leaf is None or self.running is None else self.running.add_leaf(leaf, gradient)
 
     def end_pass(self, call: BackwardCall, error: BaseException | None) -> None:
         ended, self.running = self.running, None
@@ -76,9 +75,11 @@ class Program:
         if error is not None and not self._is_refusal(error):
             self.failed += 1
         else:
-            arrived = ended.finish()
             self.refused += error is not None
-            self._judge(call, ended, arrived)
+            if call.accumulates:
+                self._judge(call, ended)
+            else:
+                self._hand_out(call)
         self.flow.end_round()
 
     def _is_refusal(self, error: BaseException) -> bool:
@@ -88,17 +89,21 @@ class Program:
         sources = (edge.source for edge in self.flow.edges(call.tensors))
         return next((one.site.place.op_id for one in sources if isinstance(one, Step)), None)
 
-    def _judge(self, call: BackwardCall, ended: Pass, arrived: dict[Step, bool]) -> None:
-        if not call.accumulates:
-            for tensor in call.inputs:
-                parameter = self.parameters.of(tensor) if tensor.is_leaf else None
-                if parameter is not None:
-                    parameter.handed_out += 1
-            self.partly += 1
-            return
+    def _hand_out(self, call: BackwardCall) -> None:
+        """The pass has returned gradients."""
+        for tensor in call.inputs:
+            parameter = self.parameters.of(tensor) if tensor.is_leaf else None
+            if parameter is not None:
+                parameter.handed_out += 1
+        self.partly += 1
+
+    def _judge(self, call: BackwardCall, ended: Pass) -> None:
         if self._has_new:  # or the models have no new parameters that are used
             self._has_new = False
             self.parameters.look_again()
+        alive = list(self.parameters.alive())
+        ended.look_at_grad(alive, is_settled=self.is_settled)
+        arrived = ended.finish()
         asked = {id(tensor) for tensor in call.inputs}
         self.passes[ended.loss] += 1
         self._judged += 1
@@ -110,16 +115,17 @@ class Program:
             for parameter in ended.reached:
                 parameter.look_at_rows()
         missing: list[Parameter] = []
-        for parameter, tensor in self.parameters.alive():
+        for parameter, tensor in alive:
             if asked and id(tensor) not in asked:
                 continue
             counts = parameter.counts[ended.loss]
             counts.passes += 1
-            if ended.reached.get(parameter) or ended.arrived_unseen(parameter, tensor):
+            is_there = ended.reached.get(parameter)
+            if is_there:
                 counts.gradients += 1
                 parameter.is_pending = True
             else:
-                counts.zeros += ended.reached.get(parameter) is False
+                counts.zeros += is_there is False
                 if counts.cuts is None:
                     missing.append(parameter)
         if missing:
