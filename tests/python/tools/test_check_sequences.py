@@ -341,6 +341,21 @@ def test_a_text_that_sees_its_padding():
     assert rules(gpt2, lambda model: model(ids, labels=ids.masked_fill(mask == 0, -100)).loss) == []
 
 
+@pytest.mark.parametrize("is_masked", [True, False])
+def test_padding_where_sequences_and_heads_are_on_one_axis(is_masked):
+    """As in `nn.MultiheadAttention` that returns weights. The first sequence has no padding."""
+    torch.manual_seed(0)
+    embedding, layer = nn.Embedding(VOCABULARY, 8, padding_idx=PAD), nn.MultiheadAttention(8, 2, batch_first=True)
+    with amanda.apply(Check()) as check:
+        for _ in range(3):
+            ids = torch.randint(1, VOCABULARY, (4, 12))
+            ids[1, 6:] = ids[3, 9:] = PAD
+            h = embedding(ids)
+            mask = (ids == PAD) if is_masked else None
+            nn.functional.cross_entropy(layer(h, h, h, key_padding_mask=mask)[0].mean(1), ids[:, 0] % 8).backward()
+    assert [one.rule for one in check.findings()] == ([] if is_masked else ["padding-seen"])
+
+
 def test_a_mask_that_hides_the_tokens():
     def classify(model, hides):
         ids = batch()

@@ -157,12 +157,12 @@ class OfSequences(Rule):
         if steps and (is_causal or mask is None):
             self._add(Attention(steps, is_causal), place)
         elif steps and not _is_captured(mask):
-            self._add(self.read(mask, lambda plain: _seen(plain, steps)), place)
+            self._add(self.read(mask, lambda plain: self._seen(plain, steps)), place)
 
     def _on_softmax(self, scores: Any, place: Place) -> None:
         steps = self._steps(scores, None)
         if steps and not _is_captured(scores):
-            self._add(self.read(scores, lambda plain: _seen(plain, steps)), place)
+            self._add(self.read(scores, lambda plain: self._seen(plain, steps)), place)
 
     def _steps(self, queries: Any, keys: Any) -> int:
         """The steps of an attention over as many keys as queries, and as positions of a lookup; else 0."""
@@ -172,6 +172,24 @@ class OfSequences(Rule):
         other = shape[-1] if keys is None else (shape_of(keys) or (0, 0))[-2]
         steps = shape[-2] if shape[-2] == other else 0
         return steps if steps and any(steps in one.ids.shape for one in self._lookups) else 0
+
+    def _seen(self, mask: Any, steps: int) -> Attention | None:
+        """Reads scores, or a mask of which True, or 0, stands for what is seen: of the first head."""
+        mask = mask.detach()
+        if mask.dim() == 3 and len(mask) > 1:  # sequences and heads
+            sizes = {size for one in self._lookups for size in one.ids.shape if one.ids.size == size * steps}
+            sequences = max((size for size in sizes if len(mask) % size == 0), default=0)
+            if not sequences:
+                return None
+            mask = mask.unflatten(0, (sequences, -1))
+        mask = mask[:, 0] if mask.dim() == 4 else mask if mask.dim() == 3 else mask[None]
+        if mask.dim() != 3:
+            return None
+        is_seen = (mask > MASKED if mask.is_floating_point() else mask.bool()).expand(-1, steps, steps)
+        is_causal = not bool(is_seen.triu(1).any())
+        hidden = ~is_seen.any(1).to("cpu").numpy()
+        sees_next = is_seen.diagonal(1, 1, 2).to("cpu").numpy()
+        return Attention(steps, is_causal, hidden if hidden.any() else None, sees_next)
 
     def _add(self, attention: Attention | None, place: Place) -> None:
         if attention is not None:
@@ -217,16 +235,3 @@ def _is_captured(tensor: Any) -> bool:
     import torch
 
     return bool(tensor.is_cuda and torch.cuda.is_current_stream_capturing())
-
-
-def _seen(mask: Any, steps: int) -> Attention | None:
-    """Reads scores, or a mask of which True, or 0, stands for what is seen: of the first head."""
-    mask = mask.detach()
-    mask = mask[:, 0] if mask.dim() == 4 else mask[:1] if mask.dim() == 3 else mask[None]
-    if mask.dim() != 3:
-        return None
-    is_seen = (mask > MASKED if mask.is_floating_point() else mask.bool()).expand(-1, steps, steps)
-    is_causal = not bool(is_seen.triu(1).any())
-    hidden = ~is_seen.any(1).to("cpu").numpy()
-    sees_next = is_seen.diagonal(1, 1, 2).to("cpu").numpy()
-    return Attention(steps, is_causal, hidden if hidden.any() else None, sees_next)
