@@ -33,7 +33,8 @@ C++
 Frameworks
     `toolkit.operators` for all of them, `toolkit.torch`, `toolkit.kernels`, `toolkit.inner_calls` and `toolkit.tensorflow`
     for one. The last four import their framework, and nothing else here imports one; `deferred` lets a package import such
-    modules late. `toolkit.compiled` shows the graphs of compiled functions, and compiles others.
+    modules late. `toolkit.compiled` shows the graphs of compiled functions, and compiles others. `toolkit.onnx` reads what
+    PyTorch's exporter says of a node of a file.
 
 The names in `__all__` of these modules are public. `VERSION` changes when one of them is removed or gets another meaning.
 """

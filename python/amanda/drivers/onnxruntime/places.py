@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from amanda.drivers.onnxruntime.exporter import exported_of
 from amanda.drivers.onnxruntime.protos import reads
-
-_PREFIX = "pkg.torch.onnx."  # of what torch.onnx.export(dynamo=True) writes into a node's metadata
-_FRAME = re.compile(r'File "(?!<eval_with_key>)([^"]*)", line (\d+)')  # no frame of code that torch.export generated
-_OWN_SCOPES = 2  # the last name is the operator's own; the one before it is its module
 
 
 class Place(NamedTuple):
@@ -47,9 +42,9 @@ class Places:
     def of(self, node: Any) -> Place:
         covered = list(reversed(self._covered.get(_key(node), ())))
         for each in covered:
-            place = _exported(each)
-            if place is not None:
-                return place
+            exported = exported_of(each)
+            if exported is not None and exported.fx_node:
+                return Place(exported.module_path, exported.source)
         name = next((each.name for each in covered if each.name), node.name)
         return Place(_module_of(name))
 
@@ -80,21 +75,3 @@ def _module_of(name: str) -> str:
 
 def _key(node: Any) -> str:
     return next((name for name in node.output if name), "")
-
-
-def _exported(node: Any) -> Place | None:
-    found = {each.key: each.value for each in node.metadata_props}
-    if f"{_PREFIX}fx_node" not in found:
-        return None
-    scopes = _listed(found.get(f"{_PREFIX}name_scopes", ""))
-    frames = _FRAME.findall(found.get(f"{_PREFIX}stack_trace", ""))
-    source = ":".join(frames[-1]) if frames else ""
-    return Place(scopes[-_OWN_SCOPES] if len(scopes) >= _OWN_SCOPES else "", source)
-
-
-def _listed(text: str) -> list[str]:
-    try:
-        found = ast.literal_eval(text or "[]")
-    except (ValueError, SyntaxError):
-        return []
-    return [str(each) for each in found] if isinstance(found, list) else []

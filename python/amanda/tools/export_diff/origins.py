@@ -1,16 +1,14 @@
-"""Origin: the operator of the exported program that a node was made of. `torch.onnx.export(dynamo=True)` writes it into
-the node's metadata."""
+"""Origin: the operator of the exported program that a node was made of."""
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import Any, NamedTuple
 
-_PREFIX = "pkg.torch.onnx."
+from amanda.toolkit.onnx import exported_of
+
 _NAME = re.compile(r"%(\w+)")
 _TARGET = re.compile(r"target=(?:torch\.ops\.)?(\w+)\.(\w+)")
-_LAST = -2  # the last scope is the operator's own
 
 
 class Origin(NamedTuple):
@@ -25,26 +23,21 @@ class Origin(NamedTuple):
 
 def origin_of(node: Any) -> Origin | None:
     """None if the node has no such metadata."""
-    found = {each.key: each.value for each in node.metadata_props}
-    text = found.get(f"{_PREFIX}fx_node", "")
-    target = _TARGET.search(text)
-    if target is None:
+    exported = exported_of(node)
+    target = None if exported is None else _TARGET.search(exported.fx_node)
+    if exported is None or target is None:
         return None
-    name = text.partition(" ")[0].lstrip("%")
-    arguments = text.partition("](")[2]
-    scopes = _listed(found.get(f"{_PREFIX}name_scopes", ""))
-    path = scopes[_LAST] if len(scopes) >= -_LAST else ""
-    return Origin(name, target[2], path, tuple(_NAME.findall(arguments)), arguments)
+    name = exported.fx_node.partition(" ")[0].lstrip("%")
+    arguments = exported.fx_node.partition("](")[2]
+    return Origin(name, target[2], exported.module_path, tuple(_NAME.findall(arguments)), arguments)
 
 
 def root_class(nodes: Any) -> str | None:
     """The name of the class of the module that was exported; None if no node has such metadata."""
     for node in nodes:
-        for each in node.metadata_props:
-            if each.key == f"{_PREFIX}class_hierarchy":
-                classes = _listed(each.value)
-                if classes:
-                    return classes[0].rpartition(".")[2]
+        exported = exported_of(node)
+        if exported is not None and exported.class_hierarchy:
+            return exported.class_hierarchy[0].rpartition(".")[2]
     return None
 
 
@@ -56,11 +49,3 @@ def scope_name(module_path: str) -> str:
     while first and parts[first].isdecimal():
         first -= 1
     return ".".join(parts[first:])
-
-
-def _listed(text: str) -> list[str]:
-    try:
-        found = ast.literal_eval(text or "[]")
-    except (ValueError, SyntaxError):
-        return []
-    return [str(each) for each in found] if isinstance(found, list) else []
