@@ -24,6 +24,7 @@ class Sought(NamedTuple):
     has_gradient: bool
     is_trainable: bool
     is_watched: bool  # by the tape; true without one
+    is_regularized: bool = False  # Keras has a regularizer for it
 
 
 class Differentiated(NamedTuple):
@@ -32,6 +33,7 @@ class Differentiated(NamedTuple):
     targets: tuple[Any, ...]  # tensors
     variables: tuple[Sought, ...]
     has_tape: bool
+    others: tuple[VariableValue, ...] = ()  # variables that the tape watched, and that were not asked for
 
 
 Listener = Callable[[Differentiated], object]
@@ -52,9 +54,9 @@ def differentiated_in(symbol: Any) -> Sequence[Differentiated]:
     return getattr(symbol.graph, _ATTRIBUTE, ())
 
 
-def note(targets: Any, variables: Iterable[Sought], *, has_tape: bool) -> None:
+def note(targets: Any, variables: Iterable[Sought], *, has_tape: bool, others: Iterable[VariableValue] = ()) -> None:
     found = [one for one in tf.nest.flatten(targets) if isinstance(one, tf.Tensor)]
-    one = Differentiated(tuple(found), tuple(variables), has_tape)
+    one = Differentiated(tuple(found), tuple(variables), has_tape, tuple(others))
     if not found or not one.variables:
         return
     if port.is_eager(found[0]):
