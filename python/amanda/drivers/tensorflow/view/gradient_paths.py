@@ -97,6 +97,11 @@ class Uses(NamedTuple):
     target: tuple[str, places.Place]  # the operator of what is differentiated
 
 
+def maker_of(symbol: tf.Tensor) -> tuple[str, places.Place] | None:
+    """The operator of a graph that makes a value; None if it comes from outside."""
+    return _named(symbol.op) if op_types.computes(symbol.op) else None
+
+
 def uses_of(targets: Sequence[tf.Tensor], key: object) -> Uses:
     """`key`: of the variable's `VariableValue`."""
     walk = _Walk(targets)

@@ -79,11 +79,16 @@ def note_of_tape(
     values = [watched.get(id(source)) for source in sources]
     note_gradients(targets, [None if each is None else variables.value_of(each) for each in values], found)
     if len(asked) == len(sources):
-        both = zip(asked, sources, found, strict=True)
+        both = list(zip(asked, sources, found, strict=True))
+        tensors = [
+            one
+            for one, _, gradient in both
+            if gradient is None and isinstance(one, tf.Tensor) and one.dtype.is_floating
+        ]
         sought = [_sought(one, source, gradient, watched) for one, source, gradient in both if hasattr(one, "handle")]
         given = {id(source) for source in sources}
         others = [variables.value_of(one) for key, one in watched.items() if key not in given]
-        differentiated.note(targets, filter(None, sought), has_tape=True, others=filter(None, others))
+        differentiated.note(targets, filter(None, sought), has_tape=True, others=filter(None, others), tensors=tensors)
 
 
 def _sought(variable: Any, source: Any, gradient: Any, watched: Container[int]) -> Sought | None:
