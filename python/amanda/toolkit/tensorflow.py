@@ -15,9 +15,9 @@ differentiates, and `ends_where` to operators that a function chooses. `why_clos
 gradient on. `is_recorded` is true while a tape records eager code. `listen_to_reads` calls
 a function when eager code reads a variable, or calls a function that is a graph.
 `maker_of` is the operator of a graph that makes a value. `uses_of` lists the operators of a graph that get a variable on
-the way to what it differentiates, a `Uses`. `untracked` lists the variables that layers of Keras have and do not train, each
-an `Untracked`, and `elements_of` reads some elements of a variable. `loss_scale_of` is what an optimizer of Keras divides
-gradients by, a `LossScale`.
+the way to what it differentiates, a `Uses`. `untracked` lists the variables that layers of Keras have and do not train,
+each an `Untracked`, and `elements_of` reads some elements of a variable. `loss_scale_of` is what an optimizer of Keras
+divides gradients by, a `LossScale`.
 `address_of` is where the elements of an eager tensor or of a variable are. `stored` lists all variables, each a `Stored`,
 with their bytes, and `eager_tensors` all eager tensors that have numbers. `EagerTensor` is their class, and
 `SymbolicTensor` that of symbols. `traces` counts the graphs of functions. `listen_to_results` calls a function with what
