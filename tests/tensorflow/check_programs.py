@@ -220,6 +220,137 @@ def frozen_without_compiling_again(wrong: bool) -> None:
     model.fit(x, classes(3), batch_size=8, verbose=0)
 
 
+class OwnStep(keras.Sequential):
+    """With a `train_step` whose parts the twins choose."""
+
+    def __init__(self, *made: Any, adds_losses: bool = False, scales: bool = False, **training: bool) -> None:
+        super().__init__([*made])
+        self.adds_losses, self.scales, self.training = adds_losses, scales, training
+
+    def train_step(self, given: Any) -> Any:
+        x, y = given
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.cast(self(x, **self.training), tf.float32) - tf.cast(y, tf.float32)))
+            if self.adds_losses:
+                loss += tf.add_n(self.losses)
+            scaled = self.optimizer.scale_loss(loss) if self.scales else loss
+        gradients = tape.gradient(scaled, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+def fitted(model: Any, *, eagerly: bool = False, optimizer: Any = "sgd") -> None:
+    compiled(model, None, optimizer, run_eagerly=eagerly).fit(data(4), data(1), batch_size=8, verbose=0)
+
+
+def _eager_too(rule: str) -> Callable[[Callable[[bool, bool], None]], None]:
+    """Registers a program of `fit` twice: as a function, and with `run_eagerly=True`."""
+
+    def add(made: Callable[[bool, bool], None]) -> None:
+        for eagerly in (False, True):
+
+            def run(wrong: bool, eagerly: bool = eagerly) -> None:
+                made(wrong, eagerly)
+
+            run.__name__ = f"{made.__name__}_run_eagerly" if eagerly else made.__name__
+            FAULTY.append(Faulty(run, rule))
+
+    return add
+
+
+@_eager_too("regularizer-left-out")
+def losses_of_layers_are_left_out(wrong: bool, eagerly: bool) -> None:
+    first = layers.Dense(8, "relu", kernel_regularizer="l2", bias_regularizer="l1")
+    fitted(OwnStep(first, layers.Dense(1, kernel_regularizer="l1"), adds_losses=not wrong), eagerly=eagerly)
+
+
+@_eager_too("loss-not-scaled")
+def loss_of_mixed_precision(wrong: bool, eagerly: bool) -> None:
+    """`compile` puts the optimizer of such a model into one that divides."""
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        fitted(OwnStep(layers.Dense(8, "relu"), layers.Dense(1, dtype="float32"), scales=not wrong), eagerly=eagerly)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+
+
+@named_by("loss-not-scaled")
+def factor_of_an_optimizer(wrong: bool) -> None:
+    optimizer, weight = keras.optimizers.SGD(0.1, loss_scale_factor=1024.0), tf.Variable(1.0)
+    for _ in range(3):
+        with tf.GradientTape() as tape:
+            loss = weight**2
+            scaled = loss if wrong else optimizer.scale_loss(loss)
+        optimizer.apply_gradients([(tape.gradient(scaled, weight), weight)])
+
+
+class Experts(layers.Layer):
+    """With weights that Keras does not track: those of TensorFlow itself."""
+
+    def __init__(self, kept_in: str) -> None:
+        super().__init__()
+        self.kept_in = kept_in
+
+    def build(self, shape: Any) -> None:
+        def made(number: int) -> Any:
+            start = np.full((shape[-1], 4), 0.1 * (number + 1), "float32")
+            if self.kept_in == "weights":
+                return self.add_weight(shape=start.shape, initializer=keras.initializers.Constant(start))
+            return tf.Variable(start, trainable=self.kept_in != "constants")
+
+        found = [made(0), made(1)]
+        if self.kept_in == "dictionary":
+            self.kernels = dict(enumerate(found))
+        elif self.kept_in == "attributes":
+            self.first, self.second = found
+        else:
+            self.kernels = [*found]
+
+    def call(self, x: Any) -> Any:
+        used = [self.first, self.second] if self.kept_in == "attributes" else [self.kernels[i] for i in (0, 1)]
+        return tf.add_n([tf.nn.relu(x @ one) for one in used])
+
+
+@_eager_too("parameter-not-in-optimizer")
+def variables_in_a_list(wrong: bool, eagerly: bool) -> None:
+    fitted(OwnStep(Experts("list" if wrong else "weights"), layers.Dense(1)), eagerly=eagerly)
+
+
+@_eager_too("parameter-not-in-optimizer")
+def variables_in_a_dictionary(wrong: bool, eagerly: bool) -> None:
+    fitted(OwnStep(Experts("dictionary" if wrong else "constants"), layers.Dense(1)), eagerly=eagerly)
+
+
+@named_by("parameter-not-in-optimizer")
+def variables_as_attributes(wrong: bool) -> None:
+    model = keras.Sequential([keras.Input((4,)), Experts("attributes" if wrong else "weights"), layers.Dense(1)])
+    compiled(model, "mse").fit(data(4), data(1), verbose=0)
+
+
+class Normalized(layers.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.normalization = layers.BatchNormalization()
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.normalization(x, training=training)
+
+
+@_eager_too("eval-in-training")
+def argument_that_is_passed_on(wrong: bool, eagerly: bool) -> None:
+    training = {} if wrong else {"training": True}
+    fitted(OwnStep(layers.Dense(8, "relu"), Normalized(), layers.Dense(1), **training), eagerly=eagerly)
+
+
+@_eager_too("last-of-both-directions")
+def last_step_of_both_directions(wrong: bool, eagerly: bool) -> None:
+    inputs = keras.Input((4, 1))
+    hidden = layers.Bidirectional(layers.LSTM(3, return_sequences=wrong))(inputs)
+    last = layers.Dropout(0.2)(hidden[:, -1] if wrong else hidden)
+    model = compiled(keras.Model(inputs, layers.Dense(1)(last)), "mse", run_eagerly=eagerly)
+    model.fit(data(4, examples=8)[..., None], data(1, examples=8), verbose=0)
+
+
 # ---- loops with a tape ----------------------------------------------------------------------------------------------
 
 
@@ -517,6 +648,66 @@ def attention_over_time() -> None:
 @right
 def factorized_weights() -> None:
     dense(2, 8, inputs=8, hidden=None)(data(8))
+
+
+@right
+def regularizers_that_are_called() -> None:
+    """Without `losses`, and next to gradients of the loss alone, as to look at their norm."""
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(8, "relu", kernel_regularizer="l2"), layers.Dense(1)])
+
+    @tf.function
+    def step(x: Any) -> Any:
+        trained = model.trainable_variables
+        with tf.GradientTape(persistent=True) as tape:
+            loss = tf.reduce_mean(model(x, training=True) ** 2)
+            whole = loss + sum(one.regularizer(one) for one in trained if one.regularizer is not None)
+        norms = [tf.norm(one) for one in tape.gradient(loss, trained)]
+        optimizer.apply_gradients(zip(tape.gradient(whole, trained), trained, strict=True))
+        return norms
+
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
+    for _ in range(2):
+        step(tf.constant(data(4)))
+
+
+@right
+def variables_that_a_layer_writes_itself() -> None:
+    class Centered(layers.Layer):
+        def build(self, shape: Any) -> None:
+            self.center = tf.Variable(tf.zeros(shape[-1]))
+
+        def call(self, x: Any) -> Any:
+            self.center.assign(0.9 * self.center + 0.1 * tf.reduce_mean(x, 0))
+            return x - self.center
+
+    fitted(OwnStep(layers.Dense(4, "relu"), Centered(), layers.Dense(1)))
+
+
+@right
+def inference_that_an_outer_call_means() -> None:
+    normalized = Normalized()
+
+    class Net(layers.Layer):
+        def build(self, shape: Any) -> None:
+            normalized.build(shape)
+
+        def call(self, x: Any) -> Any:
+            return normalized(x, training=False)
+
+    fitted(OwnStep(layers.Dense(8, "relu"), Net(), normalized, layers.Dense(1), training=True))
+
+
+@right
+def halves_of_both_directions() -> None:
+    """Each direction's last step; a mean of all steps; a sequence next to its reverse."""
+    inputs = keras.Input((4, 1))
+    hidden = layers.Bidirectional(layers.GRU(3, return_sequences=True))(inputs)
+    ends = layers.Concatenate()([hidden[:, -1, :3], hidden[:, 0, 3:]])
+    both = layers.Concatenate()([inputs, keras.ops.flip(inputs, axis=1)])[:, -1]
+    found = [ends, keras.ops.mean(hidden, 1), hidden[:, 0], layers.Dense(2)(both)]
+    model = keras.Model(inputs, layers.Dense(1)(layers.Concatenate()(found)))
+    compiled(model, "mse").fit(data(4, examples=8)[..., None], data(1, examples=8), verbose=0)
 
 
 @right

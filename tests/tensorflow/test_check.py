@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
+
 import amanda
 import check_programs
 import keras
@@ -53,6 +57,40 @@ def test_nothing_is_found_in_a_model(make):
 
 def test_every_rule_that_knows_tensorflow_has_a_program():
     assert {one.rule for one in FAULTY} == {rule.name for rule in RULES if rule.knows("tensorflow")}
+
+
+@pytest.mark.parametrize("rule", [one for one in RULES if one.is_of_tensorflow], ids=lambda one: one.name)
+@pytest.mark.parametrize("is_bad", [True, False], ids=["bad", "good"])
+def test_the_programs_of_a_rule(rule, is_bad):
+    names = {"tf": tf, "keras": keras, "x": check_programs.data(4)}
+    text = textwrap.dedent(rule.bad if is_bad else rule.good)
+    check = found(exec, compile(text, "program.py", "exec"), names)
+    assert [one.rule for one in check.findings()] == ([rule.name] if is_bad else [])
+
+
+def test_variables_that_are_not_tracked_are_named_with_their_layer_and_line():
+    model = check_programs.OwnStep(check_programs.Experts("list"), keras.layers.Dense(1))
+    (one,) = found(check_programs.fitted, model).findings()
+    assert one.place.name == "tensorflow::MatMul"
+    assert one.place.module_path == f"{model.name}.{model.layers[0].name}"
+    what = "are tf.Variables that Keras does not track: no gradient was asked for, and the first values were kept"
+    layer = model.layers[0].name
+    assert one.evidence == f"{layer}.kernels[0], {layer}.kernels[1] {what}"
+
+
+def test_the_toolkit_may_be_imported_first():
+    program = """
+        import amanda.toolkit.tensorflow, amanda
+        import tensorflow as tf
+        names = []
+        tool = amanda.Tool()
+        tool.add_inst_for_op(lambda context: names.append(context.op.__name__))
+        with amanda.apply(tool):
+            tf.nn.relu(tf.constant(1.0))
+        assert names == ["Relu"], names
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
 
 
 def test_the_answer_names_layer_line_evidence_and_fix():

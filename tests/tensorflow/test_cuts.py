@@ -121,6 +121,41 @@ def test_what_no_tape_recorded(wrap, how):
 
 
 @both
+def test_a_variable_that_the_program_replaces_by_a_tensor(wrap):
+    start = tf.Variable(np.ones((2, 1), np.float32), name="weight")
+    x = tf.constant(np.float32([[1.0, 2.0]]))
+
+    def replaced():
+        weight = start
+        for _ in range(3):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(x @ weight)
+            gradient = tape.gradient(loss, weight)
+            if gradient is not None:
+                weight = weight - 0.1 * gradient
+        return weight
+
+    def watched():
+        given = x * 2.0
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            loss = tf.reduce_sum(given @ start)
+        return tape.gradient(loss, [given, tf.constant(1)])[0]
+
+    cuts = cuts_of(replaced, wrap)
+    (found,) = cuts.findings()
+    (cut,) = found.cuts
+    assert (found.parameters, cut.reason) == (("a tensor of shape (2, 1)",), "no variable")
+    assert found.passes == 2 * (cuts.answer().count("in 6 calls") + 1)  # eager code runs twice
+    assert (cut.end.name, cut.end.source) == (
+        "tensorflow::Sub",
+        f"{__file__}:{inspect.getsourcelines(replaced)[1] + 7}",
+    )
+    assert cuts.answer().startswith("1 of 2 variables and tensors whose gradients were asked for got none, in ")
+    assert cuts_of(watched, wrap).findings() == []
+
+
+@both
 def test_what_a_tape_does_not_watch(wrap):
     m = Model()
     frozen = tf.Variable(np.eye(3, dtype=np.float32), trainable=False, name="frozen")

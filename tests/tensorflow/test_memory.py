@@ -2,6 +2,7 @@
 
 import collections
 import gc
+import re
 import subprocess
 import sys
 
@@ -289,6 +290,31 @@ def test_a_function_that_is_traced_in_each_step_is_named():
         for number in range(8):
             retraced(tf.constant(float(number)))
     assert "traced again" not in memory.answer()
+
+
+@pytest.mark.parametrize(
+    ("given", "graphs"),
+    [(float, 20), (lambda number: tf.constant(float(number)), 0), (lambda number: float(number % 5), 0)],
+    ids=["numbers", "tensors", "five numbers"],
+)
+def test_without_growth_a_function_that_is_traced_in_each_step_is_named_too(given, graphs):
+    gc.collect()  # functions of that name
+    weight, optimizer = tf.Variable(tf.ones((4, 4))), keras.optimizers.SGD(0.1)
+    optimizer.build([weight])
+
+    @tf.function(reduce_retracing=False)
+    def traced(number):
+        optimizer.apply_gradients([(weight * number, weight)])
+
+    memory = PeakMemory()
+    with amanda.apply(memory):
+        for number in range(20):
+            traced(given(number))
+    again = re.search(
+        r"the function traced is traced again and again: it got (\d+) graphs in 20 steps of", memory.answer()
+    )
+    assert (int(again[1]) if again else 0) in (graphs, graphs + 1)  # TensorFlow may trace the first one twice
+    assert ("traced again" in memory.answer()) == bool(graphs)
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """TensorFlow: variables, their gradients, and losses. Importing this module imports tensorflow.
 
 `variable_of` and `variable_behind` find the variable whose value a symbol is; `MOVES` are the operators that pass one on.
-`number_of` gives the number that a tensor always is, and `is_constant` is true for a value that a graph holds.
+`number_of` gives the number that a tensor always is, `numbers_of` those of a vector of whole numbers, and `is_constant` is
+true for a value that a graph holds.
 `roles_of` lists the roles of a symbol in a training step, each a `Role`: the gradient of a variable, or a loss.
 `listen_to_roles` calls a function with the values of eager code that have one. `trained_by` lists the variables that a
 model or an optimizer trains, each a `Trained`. `steps_of` counts the steps of an optimizer of Keras, and `schedule_of` is
@@ -13,6 +14,10 @@ are the operators that write to variables.
 differentiates, and `ends_where` to operators that a function chooses. `why_closed` is the reason why an operator passes no
 gradient on. `is_recorded` is true while a tape records eager code. `listen_to_reads` calls
 a function when eager code reads a variable, or calls a function that is a graph.
+`maker_of` is the operator of a graph that makes a value. `uses_of` lists the operators of a graph that get a variable on
+the way to what it differentiates, a `Uses`. `untracked` lists the variables that layers of Keras have and do not train,
+each an `Untracked`, and `elements_of` reads some elements of a variable. `loss_scale_of` is what an optimizer of Keras
+divides gradients by, a `LossScale`.
 `address_of` is where the elements of an eager tensor or of a variable are. `stored` lists all variables, each a `Stored`,
 with their bytes, and `eager_tensors` all eager tensors that have numbers. `EagerTensor` is their class, and
 `SymbolicTensor` that of symbols. `traces` counts the graphs of functions. `listen_to_results` calls a function with what
@@ -21,18 +26,32 @@ in eager code. `key_of` is the key of the variable that an eager resource is. `v
 graph that have one value.
 """
 
+import tensorflow  # noqa: F401 - first: our driver follows this import, and must find its own modules whole
+
 from amanda.driver.protocol import VariableValue
 from amanda.drivers.tensorflow.eager.looking import in_gradient
 from amanda.drivers.tensorflow.eager.operands import address_of, is_recorded
 from amanda.drivers.tensorflow.port import EagerTensor, SymbolicTensor
 from amanda.drivers.tensorflow.view.differentiated import Differentiated, Sought, differentiated_in
 from amanda.drivers.tensorflow.view.differentiated import listen as listen_to_differentiated
-from amanda.drivers.tensorflow.view.gradient_paths import End, Paths, Stop, ends_where, paths_of, why_closed
-from amanda.drivers.tensorflow.view.numbers import is_constant, number_of
+from amanda.drivers.tensorflow.view.gradient_paths import (
+    End,
+    Paths,
+    Stop,
+    Uses,
+    ends_where,
+    maker_of,
+    paths_of,
+    uses_of,
+    why_closed,
+)
+from amanda.drivers.tensorflow.view.loss_scales import LossScale, loss_scale_of
+from amanda.drivers.tensorflow.view.numbers import is_constant, number_of, numbers_of
 from amanda.drivers.tensorflow.view.passing import WRITES, Passed, listen_to_reads, listen_to_results, summands_of
 from amanda.drivers.tensorflow.view.passing import listen as listen_to_passed
 from amanda.drivers.tensorflow.view.stored import Stored, eager_tensors, stored, traces
 from amanda.drivers.tensorflow.view.trained import Trained, schedule_of, steps_of, trained_by
+from amanda.drivers.tensorflow.view.untracked import Untracked, elements_of, untracked
 from amanda.drivers.tensorflow.view.variable_gradients import Role, roles_of
 from amanda.drivers.tensorflow.view.variable_gradients import listen as listen_to_roles
 from amanda.drivers.tensorflow.view.variables import MOVES, key_of, value_key, variable_behind, variable_of
@@ -43,6 +62,7 @@ __all__ = [
     "Differentiated",
     "EagerTensor",
     "End",
+    "LossScale",
     "Passed",
     "Paths",
     "Role",
@@ -51,10 +71,13 @@ __all__ = [
     "Stored",
     "SymbolicTensor",
     "Trained",
+    "Untracked",
+    "Uses",
     "VariableValue",
     "address_of",
     "differentiated_in",
     "eager_tensors",
+    "elements_of",
     "ends_where",
     "in_gradient",
     "is_constant",
@@ -65,7 +88,10 @@ __all__ = [
     "listen_to_reads",
     "listen_to_results",
     "listen_to_roles",
+    "loss_scale_of",
+    "maker_of",
     "number_of",
+    "numbers_of",
     "paths_of",
     "roles_of",
     "schedule_of",
@@ -74,6 +100,8 @@ __all__ = [
     "summands_of",
     "traces",
     "trained_by",
+    "untracked",
+    "uses_of",
     "value_key",
     "variable_behind",
     "variable_of",

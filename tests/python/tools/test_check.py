@@ -11,6 +11,7 @@ from amanda.tools.check import RULES, Check, Rule
 from torch import nn
 
 CLASSES = 5
+OF_TORCH = sum(not rule.is_of_tensorflow and not rule.is_advice for rule in RULES)
 
 
 class Images(nn.Module):
@@ -390,11 +391,9 @@ def test_only_and_advice():
 
 def test_the_answer_says_what_was_looked_at():
     check = found(Training(Images).run)
-    assert check.answer().startswith(f"nothing found by {len(check.rules)} rules, in ")
+    assert check.answer().startswith(f"nothing found by {OF_TORCH} rules, in ")
     assert check.answer().endswith(" operators that they ask for, and 4 steps of 1 optimizer")
-    assert check.answer(ended_well=False).startswith(
-        f"nothing found by {len(check.rules)} rules, until the program failed, in"
-    )
+    assert check.answer(ended_well=False).startswith(f"nothing found by {OF_TORCH} rules, until the program failed, in")
     assert found(broadcast).answer().partition("\n")[0].endswith(" and no step of an optimizer")
 
 
@@ -513,7 +512,7 @@ def test_compiled_code_is_said_not_to_be_looked_at():
 def test_without_operators_nothing_was_looked_at():
     x = torch.ones(2)
     check = found(lambda: x.exp())
-    assert check.answer() == f"nothing was looked at: no operator ran that {len(check.rules)} rules ask for"
+    assert check.answer() == f"nothing was looked at: no operator ran that {OF_TORCH} rules ask for"
 
 
 def asking_for(op):

@@ -17,7 +17,7 @@ from process_groups import destroy_group
 from rank_programs import Ranks
 from torch import nn
 
-BY_NAME = {rule.name: rule for rule in RULES}
+BY_NAME = {rule.name: rule for rule in RULES if not rule.is_of_tensorflow}
 OF_ONE = [name for name, rule in BY_NAME.items() if rule.processes == 1 and not rule.library]
 OF_RANKS = [name for name, rule in BY_NAME.items() if rule.processes == 2]
 

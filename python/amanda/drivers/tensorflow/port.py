@@ -7,6 +7,7 @@ Checked against TensorFlow 2.21.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import operator
 import sys
@@ -211,6 +212,29 @@ def keras_apply() -> Patchable:
 def keras_update() -> Patchable:
     """The method that gets the gradients, clipped and accumulated, and their variables."""
     return _of_keras("_backend_update_step")
+
+
+def keras_scalings() -> list[Patchable]:
+    """The methods that scale a loss: of all optimizers, and of the one that scales by a variable."""
+    modules = {"base_optimizer": "BaseOptimizer", "loss_scale_optimizer": "LossScaleOptimizer"}
+    loaded = ((sys.modules.get(f"keras.src.optimizers.{module}"), name) for module, name in modules.items())
+    owners = [getattr(module, name, None) for module, name in loaded]
+    return [
+        Patchable(one, "scale_loss", vars(one)["scale_loss"]) for one in owners if "scale_loss" in vars(one or object)
+    ]
+
+
+def keras_unscaling() -> Patchable:
+    """The method that divides gradients by a variable, and gives them to another optimizer."""
+    owner = getattr(sys.modules.get("keras.src.optimizers.loss_scale_optimizer"), "LossScaleOptimizer", None)
+    original = getattr(owner, "apply", None)
+    return Patchable(None, "apply", lambda: None) if original is None else Patchable(owner, "apply", original)
+
+
+def keras_layers() -> list[Any]:
+    """All layers of Keras that exist."""
+    kind = getattr(sys.modules.get("keras"), "Layer", None)
+    return [] if kind is None else [one for one in gc.get_objects() if issubclass(type(one), kind)]
 
 
 def _of_keras(method: str) -> Patchable:

@@ -14,6 +14,7 @@ from amanda.toolkit.frames import outwards
 from amanda.toolkit.frameworks import is_tensorflow
 
 from .allowed import Allowed, check_name
+from .asked_gradients import AskedGradients
 from .computed import ComputedInputs
 from .finding import Finding, texts
 from .keras_steps import KerasSteps
@@ -70,6 +71,10 @@ class Check(TellsSkips, Tool):
         self._rules = [rule(self._report) for rule in chosen]
         self._steps: Any = None
         self._keras_steps = KerasSteps(self._rules)
+        asking = [rule for rule in self._rules if type(rule).after_gradients is not Rule.after_gradients]
+        self._gradients = AskedGradients(asking)
+        if asking:
+            self.depends_on(self._gradients)
         self._open = 0  # scopes
         self._frameworks: set[str] = set()  # of which operators ran
         computed = ComputedInputs()
@@ -110,7 +115,7 @@ class Check(TellsSkips, Tool):
         """
         found, evidence = self.findings(), self.evidence()
         only_tensorflow = self._frameworks == {"tensorflow"}
-        knowing = [rule for rule in self._rules if not only_tensorflow or rule.knows("tensorflow")]
+        knowing = [rule for rule in self._rules if self._may_find(rule)]
         rules = counted(len(knowing), "rule")
         unseen = "" if evidence.is_complete else f"; not looked at: {evidence.not_looked_at}"
         both = [one for one in (self._steps, self._keras_steps) if one is not None]
@@ -129,6 +134,12 @@ class Check(TellsSkips, Tool):
         allowed = f"; {counted(self._report.allowed, 'finding')} allowed" if self._report.allowed else ""
         return "\n\n".join([f"{head} by {rules}{until}, in {where}{allowed}{unseen}", *texts(found)])
 
+    def _may_find(self, rule: Rule) -> bool:
+        """True if it knows a framework that ran."""
+        if self._frameworks == {"tensorflow"}:
+            return rule.knows("tensorflow")
+        return "tensorflow" in self._frameworks or not rule.is_of_tensorflow
+
     def reset(self) -> None:
         self.reset_evidence()
         self._skips.reset()
@@ -139,12 +150,14 @@ class Check(TellsSkips, Tool):
         if self._steps is not None:
             self._steps.reset()
         self._keras_steps.reset()
+        self._gradients.reset()
 
     # ---- the program runs -------------------------------------------------------------------------------------------
 
     def on_enter(self) -> None:
         self._open += 1
         self._keras_steps.open()
+        self._gradients.open()
         if "torch" in sys.modules:
             self._follow_optimizers()
 
@@ -152,6 +165,7 @@ class Check(TellsSkips, Tool):
         self._open -= 1
         if not self._open:
             self._keras_steps.close()
+            self._gradients.close()
             if self._steps is not None:
                 self._steps.close()
         ended_well = error is None or (isinstance(error, SystemExit) and not error.code)

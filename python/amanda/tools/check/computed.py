@@ -26,7 +26,12 @@ class Computed:
     dtype: str = ""
     input_shapes: tuple[tuple[int | None, ...] | None, ...] = ()
     inputs: tuple[Computed | None, ...] = ()  #: None for data, and if it is not known
+    members: tuple[Computed | None, ...] = ()  #: of an input that is a list, as what `ConcatV2` gets
     numbers: tuple[float | None, ...] = ()  #: the inputs of a clip that are numbers
+    axis: int | None = (
+        None  #: the only one that is reversed, or of which a slice takes one index, and all of the others
+    )
+    index: int = 0  #: that it takes
     is_trained: bool = False  #: a variable is behind it, or a product with a weight
     used_by: set[str] = dataclasses.field(default_factory=set)  #: kinds of operators
 
@@ -61,7 +66,9 @@ class ComputedInputs(Tool):
             outputs[0].dtype.name,
             tuple(map(shape_of, context.inputs)),
             inputs,
+            tuple(map(self._behind, given)) if len(given) > len(inputs) else (),
             tuple(map(_number, context.inputs)) if kind in _BOUNDED else (),
+            *_axis_and_index(context),
             kind in WEIGHTED or any(one.is_trained for one in map(self._behind, given) if one is not None),
         )
         for one in inputs:
@@ -103,6 +110,28 @@ def shape_of(value: Any) -> tuple[int | None, ...] | None:
         return tuple(value.shape)
     except (AttributeError, RuntimeError, ValueError):
         return None
+
+
+def _axis_and_index(context: OpContext) -> tuple[int | None, int]:
+    """See `Computed`."""
+    if context.op.__name__ not in ("ReverseV2", "StridedSlice"):
+        return None, 0
+    from amanda.toolkit.tensorflow import numbers_of
+
+    given = [numbers_of(one) for one in context.inputs[1:]]
+    shape = shape_of(context.inputs[0])
+    if shape is None or any(one is None for one in given):
+        return None, 0
+    if context.op.__name__ == "ReverseV2":
+        (axes,) = given
+        return (axes[0] % len(shape), 0) if axes is not None and len(axes) == 1 else (None, 0)
+    begin, _, strides = (one or [] for one in given)
+    bits = {name: int(context.attribute(name)) for name in ("begin_mask", "end_mask", "shrink_axis_mask")}
+    others = int(context.attribute("ellipsis_mask")) | int(context.attribute("new_axis_mask"))
+    taken = [at for at in range(len(begin)) if bits["shrink_axis_mask"] >> at & 1]
+    whole = bits["begin_mask"] & bits["end_mask"]
+    is_whole = all(whole >> at & 1 and strides[at] == 1 for at in range(len(begin)) if at not in taken)
+    return (taken[0], begin[taken[0]]) if len(taken) == 1 and is_whole and not others else (None, 0)
 
 
 def _members(operand: Any) -> Iterator[Any]:

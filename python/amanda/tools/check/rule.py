@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from amanda import OpContext
 from amanda.toolkit import Arrays, Place, own_work
@@ -13,6 +13,9 @@ from amanda.toolkit.frames import program_line
 
 from .gradients import Used, sampled
 from .report import Report
+
+if TYPE_CHECKING:
+    from amanda.toolkit.tensorflow import Differentiated
 
 T = TypeVar("T")
 
@@ -56,6 +59,7 @@ class Rule:
     bad: ClassVar[str]  #: a program in which it finds one place
     good: ClassVar[str]  #: the same without the mistake
     library: ClassVar[str] = ""  #: the programs import it, too
+    is_of_tensorflow: ClassVar[bool] = False  #: it knows no other framework; its programs import keras, and numpy as np
     processes: ClassVar[int] = 1  #: in which `bad` and `good` run, as ranks of one group
     is_advice: ClassVar[bool] = False  #: right programs may have reasons for what it finds
     ops: ClassVar[Sequence[str]] = ()  #: the operators that it looks at, of "aten" if they name no namespace
@@ -79,8 +83,12 @@ class Rule:
     @classmethod
     def knows(cls, framework: str) -> bool:
         """ "tensorflow": it looks at operators of this framework; "pytorch": also at steps of its optimizers."""
+        if cls.is_of_tensorflow:
+            return framework == "tensorflow"
         prefixes = {name.partition("::")[0] if "::" in name else "pytorch" for name in cls.ops}
-        knows_steps = cls.after_keras_step is not Rule.after_keras_step
+        knows_steps = (
+            cls.after_keras_step is not Rule.after_keras_step or cls.after_gradients is not Rule.after_gradients
+        )
         return framework in (prefixes or {"pytorch"}) or (framework == "tensorflow" and knows_steps)
 
     def before_backward(self) -> None:
@@ -95,6 +103,10 @@ class Rule:
     def after_keras_step(self, optimizer: Any, steps: int, place: Callable[[], Place]) -> None:
         """Called after a step of an optimizer of Keras, which has made `steps` steps; of a function that steps several
         times, once when it is over."""
+
+    def after_gradients(self, call: Differentiated, eager_uses: Mapping[object, Mapping[str, Place]]) -> None:
+        """Called when a program of TensorFlow has asked for gradients; in a graph, when one of them runs first.
+        `eager_uses`: the types of operators that get the values of variables in eager code, by the keys of these."""
 
     def at_end(self, ended_well: bool) -> None:
         """Called when the scope is left. `ended_well`: not by an exception."""

@@ -37,7 +37,8 @@ def answer_of_variables(variables: Variables, evidence: Evidence, *, ended_well:
     until = "" if ended_well else " until the program failed"
     calls = f"{counted(variables.passes, 'call')} of tape.gradient or tf.gradients{until}"
     bad = sum(row.is_finding for row in rows)
-    whose = f"{counted(len(rows), 'variable')} whose gradients were asked for"
+    kinds = "variables and tensors" if variables.has_tensors else "variables" if len(rows) > 1 else "variable"
+    whose = f"{len(rows):,} {kinds} whose gradients were asked for"
     if bad:
         what = "none" if all(one.verdict == "none" for one in found) else "none, or zeros"
         lines = [f"{bad} of {whose} got {what}, in {calls}:", *(str(one) for one in found[:MOST])]

@@ -102,6 +102,11 @@ class EagerValues:
             return []
         return [Cut("outside the loss", f"{REASONS['outside the loss']}{_BY_NUMPY}", None, used)]
 
+    def place_of(self, tensor: Any) -> Place | None:
+        """The operator whose result a tensor is, if it was seen."""
+        step = _known(self._of, tensor)
+        return None if step is None else step.place
+
     def zero_cuts_of(self, targets: Sequence[Any], key: object, zeros: Zeros) -> list[Cut]:
         """The operators at which the gradient of a variable became zero, as far as they are known."""
         ends = [step for one in targets if (step := _known(self._of, one)) is not None]

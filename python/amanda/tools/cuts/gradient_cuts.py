@@ -47,8 +47,8 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
     waits once per pass in which some are read. A value that leaves PyTorch, as by ``item()``, is not followed.
 
     In TensorFlow, it judges the variables whose gradients `tape.gradient` and `tf.gradients` were asked for, and finds
-    those that got None, or zeros only. Updates are not looked at there. In a graph, or a function, each such call counts
-    once.
+    those that got None, or zeros only. A tensor that got None is found, too. Updates are not looked at there. In a graph,
+    or a function, each such call counts once.
 
     Rows are by "parameter". See `Results` for `rows`, `table`, `to_pandas` and `reset`.
     """

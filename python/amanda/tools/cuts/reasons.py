@@ -35,6 +35,8 @@ REASONS = {
     "custom_gradient": "the function of tf.custom_gradient returns no gradient",
     "tape": "no tape recorded it: it ran outside of the tape, or in stop_recording()",
     "not trainable": "its trainable is False, and a tape watches it only by tape.watch(variable)",
+    "no variable": "a tensor is no tf.Variable, and a tape follows it only after tape.watch(tensor); a variable stays "
+    "one if it is changed by assign()",
     "not watched": "the tape did not watch it: it was not read while the tape recorded, or watch_accessed_variables is "
     "False",
     "not seen in TensorFlow": "the tape watched it, and which operator ended the path was not seen: functions that eager "

@@ -122,6 +122,8 @@ class Variables:
         from amanda.toolkit.tensorflow import differentiated_in
 
         self.passes += 1
+        for tensor in call.tensors:
+            self._note_tensor(tensor)
         for sought in call.variables:
             variable = self._of(sought)
             variable.passes += 1
@@ -137,6 +139,21 @@ class Variables:
             else:
                 graph = weakref.ref(call.targets[0].graph)
                 self._in_graph[key] = graph, [target.name for target in call.targets]
+
+    def _note_tensor(self, tensor: Any) -> None:
+        """A tensor that is no variable got no gradient."""
+        from amanda.toolkit.tensorflow import EagerTensor, maker_of
+
+        made = None if isinstance(tensor, EagerTensor) else maker_of(tensor)
+        place = _place(*made) if made is not None else self._values.place_of(tensor)
+        shape = tuple(tensor.shape)
+        known = self._known.get((shape, place))
+        if known is None and place is None:  # a later run of an operator is not seen
+            known = next((one for key, one in self._known.items() if isinstance(key, tuple) and key[0] == shape), None)
+        if known is None:
+            cut = Cut("no variable", REASONS["no variable"], None, place)
+            known = self._known[shape, place] = Variable(f"a tensor of shape {shape}", shape, cuts=(cut,))
+        known.passes += 1
 
     def _of(self, sought: Sought) -> Variable:
         known = self._known.get(sought.value.key)
@@ -185,6 +202,11 @@ class Variables:
         targets = [graph.get_tensor_by_name(name) for name in names]
         cuts = self._zero_cuts[key] = self._zeros.cuts_of(targets, key)
         return cuts
+
+    @property
+    def has_tensors(self) -> bool:
+        """The program asked for gradients of tensors, which are no variables, and got none."""
+        return any(cut.reason == "no variable" for one in self._known.values() for cut in one.cuts)
 
     def unread(self) -> int:
         """The number of variables that got gradients, of which none was read."""

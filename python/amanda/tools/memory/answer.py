@@ -12,6 +12,7 @@ from .growth import Growth
 from .memory_growth import MemoryGrowth
 from .rows import Held, keepers
 
+LEAST_GRAPHS = 5  # of a function
 REPEATED = 3  # results of one operator that are alive at once: the program keeps them
 
 
@@ -21,12 +22,13 @@ def answer_of(
     growth: Growth,
     owners: MemoryGrowth | None = None,
     unknown: str = "",
+    traced: Mapping[str, int] | None = None,
 ) -> str:
     """`held`: at the peak; `peaks`: bytes, by device; `owners`: of what grows, if they were searched for; `unknown`: what
-    is not counted, if the bytes are a part of what there was."""
+    is not counted, if the bytes are a part of what there was. `traced`: graphs that functions got, by name."""
     if not held:
         return "no memory was allocated"
-    grows = [str(growth), _kept(held)] if owners is None else [owners.answer()]
+    grows = [str(growth), _kept(held), _traced(traced or {}, growth)] if owners is None else [owners.answer()]
     return "\n".join(
         filter(None, [*grows, *(_peak(held, *peak, least=bool(unknown)) for peak in peaks.items()), unknown])
     )
@@ -60,6 +62,18 @@ def _kept(held: Sequence[Held]) -> str:
     return (
         f"{len(most):,} results of {most[0].name} at {line_of_code(most[0].source)} are in memory at once, "
         f"{size(sum(block.bytes for block in most))}{f', kept by {kept}' if kept else '; the program keeps them'}"
+    )
+
+
+def _traced(graphs: Mapping[str, int], growth: Growth) -> str:
+    """The function that TensorFlow traces again and again, if there is one."""
+    name, count = max(graphs.items(), key=lambda one: one[1], default=("", 0))
+    if count < LEAST_GRAPHS or 2 * count < growth.steps or not growth.steps:
+        return ""
+    return (
+        f"the function {name} is traced again and again: it got {count:,} graphs in {growth.steps:,} steps of an "
+        "optimizer, whose memory is not counted; arguments that are numbers or objects of Python are a new trace for each "
+        "value, and so is a function that is made again"
     )
 
 

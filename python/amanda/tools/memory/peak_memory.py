@@ -303,7 +303,9 @@ class PeakMemory(Results[Row, GroupBy], Tool):
         if not self.evidence().operators:
             return "no operator ran whose memory could be measured"
         unknown = UNKNOWN if self._values.is_used else ""
-        return answer_of(self._held(at_peak=True), self.peak_bytes, self._growth, self.growth, unknown)
+        return answer_of(
+            self._held(at_peak=True), self.peak_bytes, self._growth, self.growth, unknown, self._values.traced
+        )
 
     def _remarks(self, by: GroupBy) -> list[str]:
         least = "at least " if self._values.is_used else ""

@@ -57,6 +57,8 @@ class Values:
         self._numbers = itertools.count()  # of operators, as tools are shown them
         self._stop: list[Callable[[], object]] = []
         self.is_used = False  # an operator of TensorFlow has run
+        self.traced: Mapping[str, int] = {}  # the graphs that functions got in the scope
+        self._traced_before: collections.Counter[str] = collections.Counter()
 
     def reset(self) -> None:
         """Forgets all."""
@@ -66,7 +68,7 @@ class Values:
                 known.clear()
             self._log.take()
             self._last_eager = self._steps = 0
-            self.is_used = False
+            self.is_used, self.traced = False, {}
 
     # ---- the scope --------------------------------------------------------------------------------------------------
 
@@ -74,7 +76,7 @@ class Values:
         """A thread has entered the scope, or an operator of TensorFlow runs."""
         if not self._stop and "amanda.drivers.tensorflow.port" in sys.modules:
             from amanda.toolkit.optimizers import register_optimizer_step_post_hook
-            from amanda.toolkit.tensorflow import listen_to_results, listen_to_roles
+            from amanda.toolkit.tensorflow import listen_to_results, listen_to_roles, traces
 
             self._stop = [
                 listen_to_results(self._returned),
@@ -82,6 +84,7 @@ class Values:
                 register_optimizer_step_post_hook(self._on_step).remove,
             ]
             self.look_at_objects()
+            self._traced_before = traces()
 
     def end(self) -> None:
         """The last thread leaves the scope."""
@@ -90,6 +93,7 @@ class Values:
             with self._lock:
                 self._settle()
                 self.buffers.look()
+            self.traced = collections.Counter(self.traces()) - self._traced_before
         while self._stop:
             self._stop.pop()()
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from amanda.core import switches
 from amanda.drivers.tensorflow import port
-from amanda.drivers.tensorflow.view import variable_gradients
+from amanda.drivers.tensorflow.view import loss_scales, variable_gradients
 from amanda.drivers.tensorflow.view.trained import SessionOptimizer
 
 UPDATES = re.compile(r"(Resource|Sparse|ResourceSparse)?Apply[A-Z]\w*")  # operators of TensorFlow 1's optimizers
@@ -43,6 +43,7 @@ def watch() -> None:
     ):
         if patchable.owner is not None:
             patchable.replace(functools.partialmethod(replacement, patchable.original))
+    loss_scales.watch()
 
 
 def listen(before: Callable[[Any], object], after: Callable[[Any], object]) -> Callable[[], None]:

@@ -24,6 +24,7 @@ class Sought(NamedTuple):
     has_gradient: bool
     is_trainable: bool
     is_watched: bool  # by the tape; true without one
+    is_regularized: bool = False  # Keras has a regularizer for it
 
 
 class Differentiated(NamedTuple):
@@ -32,6 +33,8 @@ class Differentiated(NamedTuple):
     targets: tuple[Any, ...]  # tensors
     variables: tuple[Sought, ...]
     has_tape: bool
+    others: tuple[VariableValue, ...] = ()  # variables that the tape watched, and that were not asked for
+    tensors: tuple[Any, ...] = ()  # those of floats, and no variables, that were asked for and got none
 
 
 Listener = Callable[[Differentiated], object]
@@ -52,10 +55,17 @@ def differentiated_in(symbol: Any) -> Sequence[Differentiated]:
     return getattr(symbol.graph, _ATTRIBUTE, ())
 
 
-def note(targets: Any, variables: Iterable[Sought], *, has_tape: bool) -> None:
+def note(
+    targets: Any,
+    variables: Iterable[Sought],
+    *,
+    has_tape: bool,
+    others: Iterable[VariableValue] = (),
+    tensors: Iterable[Any] = (),
+) -> None:
     found = [one for one in tf.nest.flatten(targets) if isinstance(one, tf.Tensor)]
-    one = Differentiated(tuple(found), tuple(variables), has_tape)
-    if not found or not one.variables:
+    one = Differentiated(tuple(found), tuple(variables), has_tape, tuple(others), tuple(tensors))
+    if not found or not (one.variables or one.tensors):
         return
     if port.is_eager(found[0]):
         for listener in list(_listeners):

@@ -88,6 +88,38 @@ def paths_of(targets: Sequence[tf.Tensor], key: object, *, has_tape: bool, is_wa
     return Paths(True, True, tuple(ends), None)
 
 
+class Uses(NamedTuple):
+    """How what is differentiated comes from a variable."""
+
+    operators: dict[
+        str, places.Place
+    ]  # types of those that get its value, perhaps in another shape or dtype; the first
+    target: tuple[str, places.Place]  # the operator of what is differentiated
+
+
+def maker_of(symbol: tf.Tensor) -> tuple[str, places.Place] | None:
+    """The operator of a graph that makes a value; None if it comes from outside."""
+    return _named(symbol.op) if op_types.computes(symbol.op) else None
+
+
+def uses_of(targets: Sequence[tf.Tensor], key: object) -> Uses:
+    """`key`: of the variable's `VariableValue`."""
+    walk = _Walk(targets)
+    waiting = [*dict.fromkeys(one for graph in walk.graphs() for one in _uses_of(graph, key))]
+    seen: set[tf.Operation] = set()
+    found: dict[str, places.Place] = {}
+    while waiting:
+        op = waiting.pop()
+        if op in seen or not any(output.ref() in walk.before for output in op.outputs):
+            continue
+        seen.add(op)
+        if op.type in variables.MOVES or not op_types.computes(op):
+            waiting += [user for output in op.outputs for user in walk.users(output)]
+        else:
+            found.setdefault(op.type, _place(op))
+    return Uses(found, _named(targets[0].op))
+
+
 def ends_where(targets: Sequence[tf.Tensor], key: object, is_end: Callable[[str, int, int], bool | None]) -> list[Stop]:
     """Follows a variable, `key`, to what is differentiated, until operators for which `is_end(type, id, position)` is not
     None: those for which it is true. The position is that of the operand on the way."""
@@ -159,7 +191,7 @@ class _Walk:
                     continue
                 last = op.type, place
             for output in op.outputs:
-                for user in self._users(output):
+                for user in self.users(output):
                     waiting.extend((user, at, last) for at in _positions(user, output))
 
     def _reached(self, starts: Iterable[tf.Operation]) -> Iterator[tuple[tf.Operation, Any]]:
@@ -176,9 +208,9 @@ class _Walk:
             yield op, last
             if _why_closed(op) is None:
                 behind = _named(op) if op_types.computes(op) else last
-                waiting.extend((user, behind) for output in op.outputs for user in self._users(output))
+                waiting.extend((user, behind) for output in op.outputs for user in self.users(output))
 
-    def _users(self, tensor: tf.Tensor) -> Iterator[tf.Operation]:
+    def users(self, tensor: tf.Tensor) -> Iterator[tf.Operation]:
         if tensor.ref() not in self.before:
             return
         for op in tensor.consumers():

@@ -18,6 +18,14 @@ def number_of(tensor: Any) -> float | None:
     return None if value is None else float(value)
 
 
+def numbers_of(tensor: Any) -> list[int] | None:
+    """The same of a vector of whole numbers, such as axes."""
+    if not isinstance(tensor, tf.Tensor) or tensor.shape.rank != 1 or not tensor.dtype.is_integer:
+        return None
+    value = tf.get_static_value(tensor)
+    return None if value is None else [int(one) for one in value]
+
+
 def is_constant(tensor: Any) -> bool:
     """True for a value that the program wrote into a graph."""
     return isinstance(tensor, tf.Tensor) and not port.is_eager(tensor) and tensor.op.type == "Const"

@@ -79,15 +79,25 @@ def note_of_tape(
     values = [watched.get(id(source)) for source in sources]
     note_gradients(targets, [None if each is None else variables.value_of(each) for each in values], found)
     if len(asked) == len(sources):
-        both = zip(asked, sources, found, strict=True)
+        both = list(zip(asked, sources, found, strict=True))
+        tensors = [
+            one
+            for one, _, gradient in both
+            if gradient is None and isinstance(one, tf.Tensor) and one.dtype.is_floating
+        ]
         sought = [_sought(one, source, gradient, watched) for one, source, gradient in both if hasattr(one, "handle")]
-        differentiated.note(targets, filter(None, sought), has_tape=True)
+        given = {id(source) for source in sources}
+        others = [variables.value_of(one) for key, one in watched.items() if key not in given]
+        differentiated.note(targets, filter(None, sought), has_tape=True, others=filter(None, others), tensors=tensors)
 
 
 def _sought(variable: Any, source: Any, gradient: Any, watched: Container[int]) -> Sought | None:
     value = variables.value_of(variable)
     is_trainable = bool(getattr(variable, "trainable", True))
-    return None if value is None else Sought(value, gradient is not None, is_trainable, id(source) in watched)
+    is_regularized = getattr(variable, "regularizer", None) is not None
+    if value is None:
+        return None
+    return Sought(value, gradient is not None, is_trainable, id(source) in watched, is_regularized)
 
 
 def note_gradients(targets: Any, values: Iterable[VariableValue | None], found: Iterable[Any]) -> None:

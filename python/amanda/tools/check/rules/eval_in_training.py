@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import re
+import sys
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 from amanda import OpContext
 from amanda.toolkit import Place
-from amanda.toolkit.frames import split_line
+from amanda.toolkit.frames import PACKAGE, is_library, outwards, split_line
 from amanda.toolkit.frameworks import is_tensorflow
 
 from ..graph import inputs
@@ -17,6 +20,8 @@ from ..modes import called_at, running
 from ..rule import Rule, Step, operands
 
 _MEANT = re.compile(r"\btraining\b|\.(fit|train_on_batch)\(")
+_PASSED_ON = re.compile(r"\btraining\s*=\s*training\b")
+_LONGEST = 4  # lines of a call
 
 
 class EvalInTraining(Rule):
@@ -28,8 +33,10 @@ class EvalInTraining(Rule):
     in a row.
 
     In TensorFlow it looks at batch normalization of Keras of which the scale gets a gradient, in loops with a
-    `tf.GradientTape`: a model that is called without `training=True` takes the moving statistics. It says nothing if the
-    line has the word `training`, as for fine-tuning. Dropout that is off has no operator.
+    `tf.GradientTape` and in the own `train_step` of a model. A model that is called without `training=True` takes the
+    moving statistics. It says nothing if the line has the word `training`, as for fine-tuning. If the line only passes
+    its own argument on, `training=training`, it says nothing if a call that leads there has a `False`. Dropout that is off
+    has no operator.
     """
 
     name = "eval-in-training"
@@ -64,9 +71,12 @@ class EvalInTraining(Rule):
         self._lines: dict[int, str] = {}  # of calls of `backward()` while the model was in evaluation mode
         self._in_a_row: dict[int, int] = {}
         self._normalizations: set[str] = set()  # of TensorFlow, that were reported
+        self._meant: set[str] = set()  # of which a call has a False
 
     def look(self, context: OpContext) -> None:
         if is_tensorflow(context):
+            if any("False" in "".join(lines) for lines in _calls(context)):
+                self._meant.add(context.module_path)
             return  # see `look_backward`
         given, modules = operands(context), running()
         has_mode = given.get("p", 1) and ("p" in given or given.get("running_mean") is not None)
@@ -83,9 +93,14 @@ class EvalInTraining(Rule):
             variance is None or variance.kind == "variable",
             context.module_path in self._normalizations,
         )
-        if is_moving and not is_known and not _MEANT.search(_line(context.source)):
+        if is_moving and not is_known and not self._is_meant(context):
             self._normalizations.add(context.module_path)
             self.found(Place.of(context), "it takes the moving variance, and its scale gets a gradient")
+
+    def _is_meant(self, context: OpContext) -> bool:
+        line = _line(context.source)
+        without = _PASSED_ON.sub("", line)
+        return bool(_MEANT.search(without)) or (line != without and context.module_path in self._meant)
 
     def before_backward(self) -> None:
         models = ((key, reference()) for key, (reference, _) in self._models.items())
@@ -115,6 +130,20 @@ class EvalInTraining(Rule):
             if count > 1:
                 what = f"{type(model).__name__}.training is False, from backward() to the step of the optimizer"
                 self.found(place._replace(source=lines[key]), what, count=2 if count == 2 else 1)
+
+
+def _calls(context: OpContext) -> Iterator[list[str]]:
+    """The lines of the program that lead to an operator: in a graph to what made its input, in eager code to its run."""
+    made = getattr(context.inputs[0], "op", None)
+    places = (
+        [(one.filename, one.lineno) for one in made.traceback]
+        if made is not None
+        else [(one.f_code.co_filename, one.f_lineno) for one in outwards(sys._getframe(1))]
+    )
+    for file, line in places:
+        if not is_library(file) and not file.startswith(PACKAGE):
+            following = linecache.getlines(file)[line - 1 : line - 1 + _LONGEST]
+            yield list(itertools.takewhile(str.strip, following))
 
 
 def _line(source: str) -> str:

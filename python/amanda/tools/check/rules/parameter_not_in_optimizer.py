@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from amanda import OpContext, ops
 from amanda.toolkit import Place
@@ -13,8 +14,12 @@ from ..gradients import few
 from ..modes import running
 from ..rule import Rule, Step
 
+if TYPE_CHECKING:
+    from amanda.toolkit.tensorflow import Differentiated, VariableValue
+
 LOOKED_AT = 6  # steps
 LEAST = 2  # steps after which a layer is gone that no module has
+SAMPLE = 64  # elements of each variable of TensorFlow
 
 
 @dataclasses.dataclass
@@ -32,6 +37,15 @@ class _Trained:
         if parameter is not None:
             self.steps += 1
             self.is_written = self.is_written or parameter._version != self.version
+
+
+@dataclasses.dataclass
+class _NotAsked:
+    """A variable of TensorFlow that a tape has watched."""
+
+    value: VariableValue
+    place: Place | None  # that uses it; eager code in a loop is looked at for the first variable only
+    first: Any  # elements
 
 
 @dataclasses.dataclass
@@ -59,13 +73,18 @@ class ParameterNotInOptimizer(Rule):
     random weights.
 
     Freeze what is not to be trained: `requires_grad_(False)` also saves the time for its gradient.
+
+    In TensorFlow it looks at each `tf.Variable` that a layer of Keras has as an attribute, itself or in a list, tuple or
+    dictionary. Keras tracks the variables of `add_weight` and `keras.Variable`, and no others: `trainable_variables` does
+    not have it. It is found if a tape has watched it, its path leads to the loss, no gradient of it was asked for, and
+    nothing has changed it. `tf.Variable(..., trainable=False)` is for values that are not to be trained.
     """
 
     name = "parameter-not-in-optimizer"
-    sentence = "a parameter gets gradients, and no optimizer has it"
+    sentence = "no optimizer has a parameter that the loss depends on"
     fix = (
         "make the optimizer after the model is complete, make layers in __init__, keep them in nn.ModuleList, not in a "
-        "list, or freeze the parameter: requires_grad_(False)"
+        "list, or freeze the parameter: requires_grad_(False); in Keras, make variables by self.add_weight"
     )
     ops = (*ops.linear_like, *ops.convolution, *ops.transposed_convolution, "*norm*", "embedding*", "mul", "add", "prelu",
            "lstm", "gru", "rnn_*", "bilinear")  # fmt: skip
@@ -92,6 +111,8 @@ class ParameterNotInOptimizer(Rule):
         self._with_gradient: dict[int, _Trained] = {}
         self._in_optimizers: set[int] = set()
         self._made: dict[tuple[str, str], tuple[Place, _Made]] = {}  # by operator and line
+        self._not_asked: dict[object, _NotAsked] = {}  # variables of TensorFlow
+        self._asked: set[object] = set()
 
     def look(self, context: OpContext) -> None:
         for name, operand in zip(context.parameter_names, context.inputs, strict=False):
@@ -122,6 +143,42 @@ class ParameterNotInOptimizer(Rule):
         if step.has_closure:
             self._look_at_gradients(step)
 
+    def after_gradients(self, call: Differentiated, eager_uses: Mapping[object, Mapping[str, Place]]) -> None:
+        from amanda.toolkit.tensorflow import differentiated_in, elements_of, paths_of, uses_of
+
+        self._asked.update(one.value.key for one in call.variables)
+        is_eager = not differentiated_in(call.targets[0])
+        for one in call.others:
+            if one.key in self._asked or one.key in self._not_asked:
+                continue
+            place = next(iter(eager_uses.get(one.key, {}).values()), None)
+            if not is_eager:
+                paths = paths_of(call.targets, one.key, has_tape=call.has_tape, is_watched=True)
+                uses = uses_of(call.targets, one.key).operators if paths.leads and not paths.ends else {}
+                found = next(iter(uses.items()), None)
+                place = None if found is None else _place(*found)
+            if place is not None or is_eager:
+                self._not_asked[one.key] = _NotAsked(one, place, elements_of(one, SAMPLE))
+
+    def _at_end_of_tensorflow(self) -> None:
+        from amanda.toolkit.tensorflow import elements_of, untracked
+
+        waiting = {key: one for key, one in self._not_asked.items() if key not in self._asked}
+        by_layer: dict[str, dict[str, Place | None]] = {}
+        for found in untracked() if waiting else ():
+            one = waiting.get(found.key)
+            now = None if one is None else elements_of(one.value, SAMPLE)
+            if one is not None and now is not None and one.first is not None and (now == one.first).all():
+                by_layer.setdefault(found.layer, {})[f"{found.layer}.{found.attribute}"] = one.place
+        for kept in by_layer.values():
+            names, place = list(kept), next(filter(None, kept.values()), None)
+            if place is None:
+                continue
+            are = "is a tf.Variable that Keras does" if len(names) == 1 else "are tf.Variables that Keras does"
+            self.found(
+                place, f"{few(names)} {are} not track: no gradient was asked for, and the first values were kept"
+            )
+
     def _look_at_gradients(self, step: Step) -> None:
         for known in self._with_gradient.values():
             known.see()
@@ -137,6 +194,8 @@ class ParameterNotInOptimizer(Rule):
                 self._with_gradient[key] = _Trained(reference, place, name, parameter._version)
 
     def at_end(self, ended_well: bool) -> None:
+        if self._not_asked:
+            self._at_end_of_tensorflow()
         found: dict[tuple[str, str], list[_Trained]] = {}  # by operator and line: one for all layers of a kind
         for key, one in self._with_gradient.items():
             one.see()
@@ -151,3 +210,8 @@ class ParameterNotInOptimizer(Rule):
             self.found(trained[0].place, f"{names} got gradients, and kept their first values")
         self._with_gradient.clear()
         self._made.clear()
+        self._not_asked.clear()
+
+
+def _place(operator: str, place: Any) -> Place:
+    return Place(place.id, f"tensorflow::{operator}", place.module_path, place.source)

@@ -39,7 +39,10 @@ class TargetOutOfReach(Rule):
 
     name = "target-out-of-reach"
     sentence = "the last activation cannot give the values of the target"
-    fix = "no activation in the last layer; or scale the target to what it gives"
+    fix = (
+        "no activation in the last layer; or scale the target to what it gives; numbers of classes are for a cross "
+        "entropy, or become one-hot"
+    )
     ops = (
         *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
         *(f"tensorflow::{name}" for name in ("Sub", "SquaredDifference", "Square", "Abs", "Pow")),
