@@ -17,7 +17,7 @@ class LossNotScaled(Rule):
     """An optimizer of Keras divides gradients by a loss scale, and the program has not multiplied the loss by it. Gradients
     are some ten thousand times too small, and the model hardly learns. `compile` puts the optimizer of a model with the
     policy "mixed_float16" into a `LossScaleOptimizer`: the own `train_step` of such a model, and a loop with a tape, must
-    call `scale_loss`.
+    call `scale_loss`. A program that multiplies by `dynamic_scale` itself is found, too.
     """
 
     name = "loss-not-scaled"
