@@ -146,7 +146,26 @@ DETACHED = """
         {}.backward()
         optimizer.step()
 """
+CTC = """
+    scores, lengths = nn.Linear(4, 3)(torch.randn(10, 2, 4)), torch.tensor([2, 4])
+    targets = torch.randint({targets}, (2, 4))
+    targets[0, 2:] = 0  # padding
+    F.ctc_loss({scores}, targets, torch.tensor([10, 10]), lengths).backward()
+"""
+SIGNS = """
+    for target in (torch.tensor([1, 0, 0, 1]), torch.tensor([0.0, 1.0, 1.0, 1.0])):
+        a, b = model(x)[:, 0], model(x)[:, 1]
+        {}.backward()
+"""
 KINDS = [
+    ("not-probabilities", CTC.format(scores="scores", targets="1, 3")),
+    ("softmax-before-loss", CTC.format(scores="scores.softmax(-1)", targets="1, 3")),
+    ("softmax-over-batch", CTC.format(scores="scores.log_softmax(1)", targets="1, 3")),
+    ("labels", CTC.format(scores="scores.log_softmax(-1)", targets="0, 2")),
+    ("labels", CTC.format(scores="scores.log_softmax(-1)", targets="3, 4")),
+    ("zero-for-minus-one", SIGNS.format("F.margin_ranking_loss(a, b, target)")),
+    ("zero-for-minus-one", SIGNS.format("F.soft_margin_loss(a, target)")),
+    ("zero-for-minus-one", SIGNS.format("F.hinge_embedding_loss(a, target)")),
     ("softmax-before-loss", "F.kl_div(model(x).softmax(-1), torch.full((4, 3), 1 / 3), reduction='sum').backward()"),
     ("not-probabilities", "F.kl_div(model(x), torch.full((4, 3), 1 / 3), reduction='sum').backward()"),
     ("not-probabilities", "F.nll_loss(nn.Conv2d(4, 3, 1)(x.view(1, 4, 2, 2)), torch.ones(1, 2, 2).long()).backward()"),
@@ -220,6 +239,13 @@ KINDS = [
     ),
 ]
 RIGHT = [
+    CTC.format(scores="scores.log_softmax(-1)", targets="1, 3"),
+    CTC.format(scores="scores.log_softmax(-1)", targets="0, 2").replace("lengths)", "lengths, blank=2)"),
+    CTC.format(scores="scores.log_softmax(-1)", targets="1, 3").replace(
+        "targets,", "targets.view(-1)[[0, 1, 4, 5, 6, 7]],"
+    ),
+    SIGNS.format("F.margin_ranking_loss(a, b, 2 * target - 1)"),
+    SIGNS.format("F.cosine_embedding_loss(model(x), model(x), target.clamp(min=1))"),
     """
     for _ in range(3):
         optimizer.zero_grad()
