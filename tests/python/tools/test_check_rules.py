@@ -126,6 +126,51 @@ def test_layers_of_one_line_that_no_optimizer_has_are_one_finding():
     assert one.evidence.endswith(" and 9 more got gradients, and kept their first values")
 
 
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("{'epoch': 3, 'state_dict': model.state_dict()}", "the tensors are in the entry 'state_dict'"),
+        ("torch.compile(model).state_dict()", "'_orig_mod.0.weight' is '0.weight' there, without '_orig_mod.'"),
+        ("{'optimizer': 1, **nn.ModuleDict({'net': model}).state_dict()}", "'net.0.weight' is '0.weight' there"),
+    ],
+)
+def test_a_checkpoint_with_other_names(state, said):
+    load = (
+        "net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))\nnet.load_state_dict(STATE, strict=False)\n"
+    )
+    load = load.replace("STATE", state)
+    (one,) = run(load, Check())
+    assert (one.rule, one.place.name, one.place.source) == (
+        "nothing-loaded",
+        "Sequential.load_state_dict",
+        "program.py:2",
+    )
+    assert said in one.evidence
+    assert run(f"{load}net.load_state_dict(model.state_dict())", Check()) == []
+    assert run(f"{load}nn.Sequential(net).load_state_dict(nn.Sequential(model).state_dict())", Check()) == []
+
+
+def test_a_checkpoint_whose_names_lack_a_prefix():
+    (one,) = run("nn.DataParallel(model).load_state_dict(model.state_dict(), strict=False)", Check())
+    assert one.evidence.endswith("'0.weight' is 'module.0.weight' there, with 'module.'")
+    assert run("nn.DataParallel(nn.Linear(3, 3)).load_state_dict(model.state_dict(), strict=False)", Check()) == []
+
+
+def test_the_method_of_modules_is_put_back():
+    plain = nn.Module.load_state_dict
+    outer, inner = (Check(only=["nothing-loaded"]) for _ in range(2))
+    load = "model.load_state_dict({'module.' + k: v for k, v in model.state_dict().items()}, strict=False)"
+    with amanda.apply(outer):
+        with amanda.apply(inner):
+            pass
+        assert nn.Module.load_state_dict is not plain
+        assert len(run(load, Check(only=["nothing-loaded"]))) == 1
+    assert (len(outer.findings()), inner.findings()) == (1, [])
+    assert nn.Module.load_state_dict is plain
+    with amanda.apply(Check(only=["labels"])):
+        assert nn.Module.load_state_dict is plain
+
+
 @pytest.mark.parametrize("path", ["helpers.py", "/usr/lib/python3/dist-packages/trainer.py"])
 def test_a_library_that_divides_a_loss_does_so_for_accumulation(path):
     source = "def divided(loss):\n    return loss / 4"

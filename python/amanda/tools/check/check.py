@@ -69,6 +69,7 @@ class Check(TellsSkips, Tool):
         chosen = [rule for rule in rules if (rule.name in only if only else advice or not rule.is_advice)]
         self._rules = [rule(self._report) for rule in chosen]
         self._steps: Any = None
+        self._loads: Any = None
         self._keras_steps = KerasSteps(self._rules)
         self._open = 0  # scopes
         self._frameworks: set[str] = set()  # of which operators ran
@@ -154,6 +155,7 @@ class Check(TellsSkips, Tool):
             self._keras_steps.close()
             if self._steps is not None:
                 self._steps.close()
+                self._loads.close()
         ended_well = error is None or (isinstance(error, SystemExit) and not error.code)
         for rule in self._rules:
             rule.at_end(ended_well)
@@ -163,7 +165,11 @@ class Check(TellsSkips, Tool):
             from .steps import OptimizerSteps
 
             self._steps = OptimizerSteps(self._rules)
+            from .loads import Loads
+
+            self._loads = Loads(self._rules)
         self._steps.open()
+        self._loads.open()
 
     def _count(self, context: OpContext) -> None:
         """For the evidence: an operator that several rules look at is one."""
