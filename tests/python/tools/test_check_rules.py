@@ -171,6 +171,42 @@ def test_the_method_of_modules_is_put_back():
         assert nn.Module.load_state_dict is plain
 
 
+ACCUMULATED = """
+    for lengths in ((4, 1), (1, 3), (2, 2), (4, 1)):
+        optimizer.zero_grad()
+        for counted in lengths:
+            few = labels.masked_fill(torch.arange(4) >= counted, -100)
+            {}.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "count"),
+    [
+        ("F.cross_entropy(model(x), few)", 3),
+        ("F.cross_entropy(model(x[:counted]), labels[:counted])", 3),
+        ("F.nll_loss(model(x).log_softmax(1), few)", 3),
+        ("(F.cross_entropy(model(x), few) * counted)", 0),
+        ("(F.cross_entropy(model(x), few, reduction='sum') / 5)", 0),
+        ("F.cross_entropy(model(x), few, weight=torch.ones(3))", 0),  # their weights count, not their number
+        ("(F.cross_entropy(model(x), few) + F.cross_entropy(model(x + 1), few))", 0),  # not known
+    ],
+)
+def test_accumulated_means(loss, count):
+    found = run(ACCUMULATED.format(loss), Check(only=["accumulation-uneven"]))
+    assert [(one.place.source, one.count) for one in found] == [("program.py:6", count)] * bool(count)
+    if found:
+        assert found[0].evidence == "in one step, a target of 1 counts 4 times as much as one of 4"
+
+
+def test_accumulated_means_over_almost_as_many_targets():
+    program = (
+        ACCUMULATED.format("F.cross_entropy(model(x), few)").replace("(4, 1)", "(4, 3)").replace("(1, 3)", "(3, 2)")
+    )
+    assert run(program, Check(only=["accumulation-uneven"])) == []
+
+
 @pytest.mark.parametrize("path", ["helpers.py", "/usr/lib/python3/dist-packages/trainer.py"])
 def test_a_library_that_divides_a_loss_does_so_for_accumulation(path):
     source = "def divided(loss):\n    return loss / 4"
