@@ -204,12 +204,16 @@ class _Looking(Tool):
         if rule.knows("tensorflow"):
             self.depends_on(computed)
         # With their namespace: where there is no torch, they are no mistakes.
-        self.ops = [name if "::" in name else f"aten::{name}" for name in rule.ops]
+        self.ops = list(map(_with_namespace, rule.ops))
         look = functools.partial(analyze, rule.look)
         self.add_inst_for_op(look, False, rule.with_outputs, ops=self.ops, optional=True)
         if rule.backward_ops:
             look = functools.partial(analyze, rule.look_backward)
-            self.add_inst_for_op(look, True, ops=rule.backward_ops, optional=True)
+            self.add_inst_for_op(look, True, ops=list(map(_with_namespace, rule.backward_ops)), optional=True)
+
+
+def _with_namespace(name: str) -> str:
+    return name if "::" in name else f"aten::{name}"
 
 
 def _in_backward() -> bool:
