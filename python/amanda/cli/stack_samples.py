@@ -17,6 +17,9 @@ from amanda.driver.identity.frames import outwards
 from amanda.reports.source_files import is_library
 
 PERIOD = 0.005  # seconds
+SWITCH = 0.0005
+"""Seconds after which Python lets a thread that waits run. With its 5 ms, most samples would be of lines that let others
+run by themselves, as operators do, and not of the lines before them."""
 BUSY = 0.5  # of the time: a thread that was active for less has waited
 
 _IMPORTS = "imports"
@@ -53,8 +56,12 @@ class StackSamples:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self.native_id = 0  # of the thread that is looked at
+        self._switch = self._set = 0.0  # Python's seconds, before and while it is entered
 
     def __enter__(self) -> None:
+        self._switch = sys.getswitchinterval()
+        sys.setswitchinterval(min(SWITCH, self._switch))
+        self._set = sys.getswitchinterval()
         self.native_id, looked_at = threading.get_native_id(), threading.get_ident()
         take = functools.partial(self._take, looked_at, _Activity(looked_at, self.native_id))
         self._thread = threading.Thread(target=take, name="amanda samples", daemon=True)
@@ -64,18 +71,22 @@ class StackSamples:
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
+        if sys.getswitchinterval() == self._set:  # else the program has set another one
+            sys.setswitchinterval(self._switch + 5e-7)  # it cuts off what is less than a microsecond
 
     def _take(self, thread: int, activity: _Activity) -> None:
         before, active_before = time.perf_counter_ns(), activity.seconds()
         while not self._ended.wait(PERIOD):
-            frame = sys._current_frames().get(thread)
-            at, active = time.perf_counter_ns(), activity.seconds()
-            if frame is not None:
-                passed = (at - before) / 1e9
-                waits = active is not None and active_before is not None and active - active_before < BUSY * passed
-                self._samples.append(_Sample(at, passed, *_what(frame, waits)))
-            before, active_before = at, active
+            frame, at = sys._current_frames().get(thread), time.perf_counter_ns()
+            # Before anything that lets the thread run, as the reading of a file does: it would leave these frames.
+            found = None if frame is None else _what(frame)
             del frame  # it keeps the program's variables alive
+            active = activity.seconds()
+            if found is not None:
+                passed, (what, line) = (at - before) / 1e9, found
+                waits = active is not None and active_before is not None and active - active_before < BUSY * passed
+                self._samples.append(_Sample(at, passed, what or (_WAITING if waits else PYTHON), line))
+            before, active_before = at, active
 
     def parts(self, spans: Sequence[tuple[int, int]]) -> list[Part]:
         """The parts of the time outside operators, the largest first.
@@ -117,8 +128,9 @@ class _Activity:
             return time.clock_gettime(self._clock) if self._clock is not None else None
 
 
-def _what(frame: FrameType, waits: bool) -> tuple[str, str]:
-    """The part of the time that the innermost known frame stands for, and the innermost line of the program."""
+def _what(frame: FrameType) -> tuple[str, str]:
+    """The part of the time that the innermost known frame stands for, "" if none is known; and the innermost line of the
+    program."""
     what, line = _OWN if frame.f_code.co_filename.startswith(_OURS) else "", ""
     for each in outwards(frame):
         path, name = each.f_code.co_filename, each.f_code.co_name
@@ -127,7 +139,7 @@ def _what(frame: FrameType, waits: bool) -> tuple[str, str]:
         what = what or _told_by(path, name)
         if what and line:
             break
-    return what or (_WAITING if waits else PYTHON), line
+    return what, line
 
 
 def _told_by(path: str, name: str) -> str:

@@ -126,6 +126,87 @@ def test_layers_of_one_line_that_no_optimizer_has_are_one_finding():
     assert one.evidence.endswith(" and 9 more got gradients, and kept their first values")
 
 
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("{'epoch': 3, 'state_dict': model.state_dict()}", "the tensors are in the entry 'state_dict'"),
+        ("torch.compile(model).state_dict()", "'_orig_mod.0.weight' is '0.weight' there, without '_orig_mod.'"),
+        ("{'optimizer': 1, **nn.ModuleDict({'net': model}).state_dict()}", "'net.0.weight' is '0.weight' there"),
+    ],
+)
+def test_a_checkpoint_with_other_names(state, said):
+    load = (
+        "net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))\nnet.load_state_dict(STATE, strict=False)\n"
+    )
+    load = load.replace("STATE", state)
+    (one,) = run(load, Check())
+    assert (one.rule, one.place.name, one.place.source) == (
+        "nothing-loaded",
+        "Sequential.load_state_dict",
+        "program.py:2",
+    )
+    assert said in one.evidence
+    assert run(f"{load}net.load_state_dict(model.state_dict())", Check()) == []
+    assert run(f"{load}nn.Sequential(net).load_state_dict(nn.Sequential(model).state_dict())", Check()) == []
+
+
+def test_a_checkpoint_whose_names_lack_a_prefix():
+    (one,) = run("nn.DataParallel(model).load_state_dict(model.state_dict(), strict=False)", Check())
+    assert one.evidence.endswith("'0.weight' is 'module.0.weight' there, with 'module.'")
+    assert run("nn.DataParallel(nn.Linear(3, 3)).load_state_dict(model.state_dict(), strict=False)", Check()) == []
+
+
+def test_the_method_of_modules_is_put_back():
+    plain = nn.Module.load_state_dict
+    outer, inner = (Check(only=["nothing-loaded"]) for _ in range(2))
+    load = "model.load_state_dict({'module.' + k: v for k, v in model.state_dict().items()}, strict=False)"
+    with amanda.apply(outer):
+        with amanda.apply(inner):
+            pass
+        assert nn.Module.load_state_dict is not plain
+        assert len(run(load, Check(only=["nothing-loaded"]))) == 1
+    assert (len(outer.findings()), inner.findings()) == (1, [])
+    assert nn.Module.load_state_dict is plain
+    with amanda.apply(Check(only=["labels"])):
+        assert nn.Module.load_state_dict is plain
+
+
+ACCUMULATED = """
+    for lengths in ((4, 1), (1, 3), (2, 2), (4, 1)):
+        optimizer.zero_grad()
+        for counted in lengths:
+            few = labels.masked_fill(torch.arange(4) >= counted, -100)
+            {}.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "count"),
+    [
+        ("F.cross_entropy(model(x), few)", 3),
+        ("F.cross_entropy(model(x[:counted]), labels[:counted])", 3),
+        ("F.nll_loss(model(x).log_softmax(1), few)", 3),
+        ("(F.cross_entropy(model(x), few) * counted)", 0),
+        ("(F.cross_entropy(model(x), few, reduction='sum') / 5)", 0),
+        ("F.cross_entropy(model(x), few, weight=torch.ones(3))", 0),  # their weights count, not their number
+        ("(F.cross_entropy(model(x), few) + F.cross_entropy(model(x + 1), few))", 0),  # not known
+    ],
+)
+def test_accumulated_means(loss, count):
+    found = run(ACCUMULATED.format(loss), Check(only=["accumulation-uneven"]))
+    assert [(one.place.source, one.count) for one in found] == [("program.py:6", count)] * bool(count)
+    if found:
+        assert found[0].evidence == "in one step, a target of 1 counts 4 times as much as one of 4"
+
+
+def test_accumulated_means_over_almost_as_many_targets():
+    program = (
+        ACCUMULATED.format("F.cross_entropy(model(x), few)").replace("(4, 1)", "(4, 3)").replace("(1, 3)", "(3, 2)")
+    )
+    assert run(program, Check(only=["accumulation-uneven"])) == []
+
+
 @pytest.mark.parametrize("path", ["helpers.py", "/usr/lib/python3/dist-packages/trainer.py"])
 def test_a_library_that_divides_a_loss_does_so_for_accumulation(path):
     source = "def divided(loss):\n    return loss / 4"
@@ -146,7 +227,26 @@ DETACHED = """
         {}.backward()
         optimizer.step()
 """
+CTC = """
+    scores, lengths = nn.Linear(4, 3)(torch.randn(10, 2, 4)), torch.tensor([2, 4])
+    targets = torch.randint({targets}, (2, 4))
+    targets[0, 2:] = 0  # padding
+    F.ctc_loss({scores}, targets, torch.tensor([10, 10]), lengths).backward()
+"""
+SIGNS = """
+    for target in (torch.tensor([1, 0, 0, 1]), torch.tensor([0.0, 1.0, 1.0, 1.0])):
+        a, b = model(x)[:, 0], model(x)[:, 1]
+        {}.backward()
+"""
 KINDS = [
+    ("not-probabilities", CTC.format(scores="scores", targets="1, 3")),
+    ("softmax-before-loss", CTC.format(scores="scores.softmax(-1)", targets="1, 3")),
+    ("softmax-over-batch", CTC.format(scores="scores.log_softmax(1)", targets="1, 3")),
+    ("labels", CTC.format(scores="scores.log_softmax(-1)", targets="0, 2")),
+    ("labels", CTC.format(scores="scores.log_softmax(-1)", targets="3, 4")),
+    ("zero-for-minus-one", SIGNS.format("F.margin_ranking_loss(a, b, target)")),
+    ("zero-for-minus-one", SIGNS.format("F.soft_margin_loss(a, target)")),
+    ("zero-for-minus-one", SIGNS.format("F.hinge_embedding_loss(a, target)")),
     ("softmax-before-loss", "F.kl_div(model(x).softmax(-1), torch.full((4, 3), 1 / 3), reduction='sum').backward()"),
     ("not-probabilities", "F.kl_div(model(x), torch.full((4, 3), 1 / 3), reduction='sum').backward()"),
     ("not-probabilities", "F.nll_loss(nn.Conv2d(4, 3, 1)(x.view(1, 4, 2, 2)), torch.ones(1, 2, 2).long()).backward()"),
@@ -220,6 +320,13 @@ KINDS = [
     ),
 ]
 RIGHT = [
+    CTC.format(scores="scores.log_softmax(-1)", targets="1, 3"),
+    CTC.format(scores="scores.log_softmax(-1)", targets="0, 2").replace("lengths)", "lengths, blank=2)"),
+    CTC.format(scores="scores.log_softmax(-1)", targets="1, 3").replace(
+        "targets,", "targets.view(-1)[[0, 1, 4, 5, 6, 7]],"
+    ),
+    SIGNS.format("F.margin_ranking_loss(a, b, 2 * target - 1)"),
+    SIGNS.format("F.cosine_embedding_loss(model(x), model(x), target.clamp(min=1))"),
     """
     for _ in range(3):
         optimizer.zero_grad()

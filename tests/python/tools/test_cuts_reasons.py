@@ -2,6 +2,7 @@
 
 import functools
 import re
+import types
 
 import amanda
 import pytest
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from amanda.tools.cuts import GradientCuts
 from cut_runs import loss_of, net, reasons, train
 from torch import nn
+from torch.distributions import Independent, Normal, VonMises
 
 
 def test_a_parameter_that_is_not_used():
@@ -315,3 +317,96 @@ def test_leaves_that_are_no_parameters():
             (used * 2).sum().backward()
             optimizer.step()
     assert reasons(tool) == {"a parameter of shape (3,) #2": "unused"}
+
+
+# ---- who turned autograd off ----------------------------------------------------------------------------------------
+
+
+class Decorated(nn.Linear):
+    @torch.no_grad()
+    def encode(self, x):
+        return self(x).relu()
+
+    @torch.inference_mode()
+    def infer(self, x):
+        return self(x).relu()
+
+    @torch.no_grad()
+    def within(self, x):
+        with torch.enable_grad():
+            return self.mixed(x)
+
+    @torch.enable_grad()
+    def mixed(self, x):
+        with torch.no_grad():
+            return self(x).relu()
+
+
+def encoder_and_head(encode):
+    model = nn.Sequential(Decorated(4, 4), nn.Linear(4, 1))
+    return train(model, lambda model: model[1](encode(model[0], torch.randn(3, 4)).clone()).square().mean())
+
+
+def test_the_function_that_no_grad_decorates_is_named():
+    for encode, mode in ((Decorated.encode, "no_grad"), (Decorated.infer, "inference_mode")):
+        tool = encoder_and_head(encode)
+        assert reasons(tool) == {"weight": mode, "bias": mode}
+        text = str(tool.findings()[0])
+        assert f"it ran under {mode}, which decorates Decorated.{encode.__name__}(), called at " in text
+        assert re.search(r"\S+test_cuts_reasons.py:\d+$", text)
+
+
+def test_a_block_in_a_function_that_records_is_not_said_to_be_decorated():
+    for encode in (Decorated.mixed, Decorated.within):
+        assert str(encoder_and_head(encode).findings()[0]).endswith("it ran under no_grad")
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (lambda h: Normal(h, h.exp()), "in Normal.sample(); rsample() keeps the path"),
+        (lambda h: Independent(Normal(h, h.exp()), 1), "in Independent.sample(); rsample() keeps the path"),
+        (lambda h: VonMises(h, h.exp()), "in VonMises.sample(), which has no rsample()"),
+    ],
+)
+def test_a_sample_of_a_distribution_is_named(made, text):
+    model = nn.ModuleDict({"first": nn.Linear(4, 4), "head": nn.Linear(4, 1)})
+    tool = train(model, lambda model: model["head"](made(model["first"](torch.ones(3, 4))).sample()).square().mean())
+    (found,) = tool.findings()
+    assert found.parameters == ("weight", "bias")
+    assert f"it ran under no_grad, {text}" in str(found)
+    if "keeps" in text:
+        tool = train(
+            model, lambda model: model["head"](made(model["first"](torch.ones(3, 4))).rsample()).square().mean()
+        )
+        assert tool.findings() == []
+
+
+ADAPTERS = "peft has loaded the adapters for inference: PeftModel.from_pretrained(..., is_trainable=True) trains them"
+
+
+# ---- nothing requires a gradient ------------------------------------------------------------------------------------
+
+
+def answer_of_refused(model, x):
+    tool = GradientCuts()
+    with pytest.raises(RuntimeError, match="does not require grad"), amanda.apply(tool):
+        model(x).square().mean().backward()
+    return tool.answer()
+
+
+def test_a_model_that_is_frozen_as_a_whole():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)).requires_grad_(False)
+    text = answer_of_refused(model, torch.ones(3, 4))
+    assert text.startswith("none of the 4 parameters of the modules that ran requires a gradient, in 1 backward pass, ")
+    assert text.endswith(": *.weight, *.bias (4 parameters)")
+
+
+def test_adapters_that_were_loaded_for_inference():
+    """`tests/programs` has one of peft."""
+    model = nn.Linear(4, 1).requires_grad_(False)
+    for is_for_inference in (True, False):
+        model.peft_config = {"default": types.SimpleNamespace(inference_mode=is_for_inference)}
+        head, *more = answer_of_refused(model, torch.ones(3, 4)).splitlines()
+        assert head.startswith("none of the 2 parameters of the modules that ran requires a gradient")
+        assert more == [ADAPTERS] * is_for_inference

@@ -283,6 +283,7 @@ def test_memory_without_values_is_no_fault():
 OVERFLOWS = torch.tensor([-300.0, 2.0], dtype=torch.half)
 
 # What once was said to be the cause, and is none: operator, inputs, cause
+UNDERFLOW = "float16 rounds what is less than 3e-08, such as an eps of 1e-8, to zero"
 CAUSES = [
     (torch.pow, (OVERFLOWS, 3.0), f"{FINITE} as large as 2.7e+07; float16 ends at 6.55e+04"),
     (torch.pow, (torch.tensor([-2.0, 1.0]), 0.5), "input self is negative, and input exponent no integer"),
@@ -319,6 +320,13 @@ CAUSES = [
     (torch.expm1, (torch.tensor([1e4]),), "input self is greater than 88.72, where expm1 of float32 ends"),
     (torch.addcdiv, (X, X + 1, torch.tensor([0.0, 1.0])), "input tensor2 is zero"),
     (torch.cosh, (torch.tensor([1e4], dtype=torch.float64),), ""),
+    (torch.addcdiv, (X.half(), X.half(), torch.tensor([1e-8, 1]).half()), f"input tensor2 is zero; {UNDERFLOW}"),
+    (torch.div, (X.half(), X.half() * 0 + 1e-8), f"input other is zero; {UNDERFLOW}"),
+    (torch.log, (X.half() * 0 + 1e-8,), f"input self is zero; {UNDERFLOW}"),
+    (torch.log, (X.bfloat16() * 0,), "input self is zero"),
+    (torch._foreach_addcdiv, ([X, X], [X, X], [X + 1, X * 0]), "input tensor2 is zero"),
+    (torch._foreach_sqrt, ([X, -X - 1],), "input self is negative"),
+    (torch._foreach_div, ([X + 1, X + 1], [X + 1, X]), "input other is zero"),
 ]
 
 
@@ -329,10 +337,11 @@ def test_a_cause_is_what_computing_it_again_confirms(operator, inputs, cause):
     with warnings.catch_warnings(), amanda.apply(sentinel):
         warnings.simplefilter("ignore")
         result = operator(*inputs)
-    assert not torch.isfinite(result).all()
+    results = result if isinstance(result, (list, tuple)) else [result]
+    assert not all(torch.isfinite(one).all() for one in results)
     (found,) = sentinel.findings()
     assert found.cause.startswith(cause)
-    assert bool(found.cause) == bool(cause)
+    assert (bool(found.cause), UNDERFLOW in found.cause) == (bool(cause), UNDERFLOW in cause)
     assert torch.equal(state, torch.get_rng_state())
 
 

@@ -70,6 +70,7 @@ class Check(TellsSkips, Tool):
         chosen = [rule for rule in rules if (rule.name in only if only else advice or not rule.is_advice)]
         self._rules = [rule(self._report) for rule in chosen]
         self._steps: Any = None
+        self._loads: Any = None
         self._keras_steps = KerasSteps(self._rules)
         asking = [rule for rule in self._rules if type(rule).after_gradients is not Rule.after_gradients]
         self._gradients = AskedGradients(asking)
@@ -168,6 +169,7 @@ class Check(TellsSkips, Tool):
             self._gradients.close()
             if self._steps is not None:
                 self._steps.close()
+                self._loads.close()
         ended_well = error is None or (isinstance(error, SystemExit) and not error.code)
         for rule in self._rules:
             rule.at_end(ended_well)
@@ -177,7 +179,11 @@ class Check(TellsSkips, Tool):
             from .steps import OptimizerSteps
 
             self._steps = OptimizerSteps(self._rules)
+            from .loads import Loads
+
+            self._loads = Loads(self._rules)
         self._steps.open()
+        self._loads.open()
 
     def _count(self, context: OpContext) -> None:
         """For the evidence: an operator that several rules look at is one."""
@@ -212,12 +218,16 @@ class _Looking(Tool):
         if rule.knows("tensorflow"):
             self.depends_on(computed)
         # With their namespace: where there is no torch, they are no mistakes.
-        self.ops = [name if "::" in name else f"aten::{name}" for name in rule.ops]
+        self.ops = list(map(_with_namespace, rule.ops))
         look = functools.partial(analyze, rule.look)
         self.add_inst_for_op(look, False, rule.with_outputs, ops=self.ops, optional=True)
         if rule.backward_ops:
             look = functools.partial(analyze, rule.look_backward)
-            self.add_inst_for_op(look, True, ops=rule.backward_ops, optional=True)
+            self.add_inst_for_op(look, True, ops=list(map(_with_namespace, rule.backward_ops)), optional=True)
+
+
+def _with_namespace(name: str) -> str:
+    return name if "::" in name else f"aten::{name}"
 
 
 def _in_backward() -> bool:

@@ -154,6 +154,21 @@ def products_behind(tensor: Any) -> list[Any]:
     return found
 
 
+def leads_to_embedding(tensor: Any, number: int) -> bool:
+    """A tensor was computed from the rows that an embedding looked up, whose node has this number."""
+    seen: set[Any] = set()
+    todo = [getattr(tensor, "grad_fn", None)]
+    while todo and len(seen) < _MOST:
+        node = todo.pop()
+        if node is None or node in seen or node._sequence_nr() < number:  # nodes before it cannot lead to it
+            continue
+        if node._sequence_nr() == number and kind(node) == "Embedding":
+            return True
+        seen.add(node)
+        todo += [one for one, _ in node.next_functions]
+    return False
+
+
 def kind(node: Any) -> str:
     """ "Softmax" of "SoftmaxBackward0"; "" of None."""
     return node.name().partition("Backward")[0] if node is not None else ""

@@ -1,11 +1,11 @@
-"""Rule: the base of all rules. Step: a step of an optimizer, as rules see it."""
+"""Rule: the base of all rules. Step and Load: a step of an optimizer and a call of `load_state_dict`, as rules see them."""
 
 from __future__ import annotations
 
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from amanda import OpContext
 from amanda.toolkit import Arrays, Place, own_work
@@ -45,12 +45,21 @@ class Step:
         return Place(None, f"{type(self.optimizer).__name__}.step", "", program_line(sys._getframe(1)))
 
 
+class Load(NamedTuple):
+    """A call of `load_state_dict` that has returned."""
+
+    module: Any
+    state: Mapping[str, Any]
+    unexpected: frozenset[str]  #: the names in it that the module does not have
+    place: Place
+
+
 class Rule:
     """Base of rules: a class in a file of `rules/`. Its docstring is its documentation.
 
     `look` is called once for each operator that `ops` names, as an analysis routine of a tool is. `before_step` and
-    `after_step` are called at each step of any optimizer, `before_backward` at each call of `backward()`, and `at_end` when
-    the scope is left.
+    `after_step` are called at each step of any optimizer, `before_backward` at each call of `backward()`, `after_load`
+    after each `load_state_dict`, and `at_end` when the scope is left.
     """
 
     name: ClassVar[str]  #: "loss-broadcast"
@@ -99,6 +108,9 @@ class Rule:
 
     def after_step(self, step: Step) -> None:
         """Called after it."""
+
+    def after_load(self, load: Load) -> None:
+        """Called after `load_state_dict` of a module."""
 
     def after_keras_step(self, optimizer: Any, steps: int, place: Callable[[], Place]) -> None:
         """Called after a step of an optimizer of Keras, which has made `steps` steps; of a function that steps several

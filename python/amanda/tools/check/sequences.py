@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
 from amanda import OpContext
 from amanda.toolkit import Arrays, Place
@@ -18,6 +18,7 @@ LOOKED_AT = 16  # losses
 KEPT = 8  # lookups
 MOST = 32  # lookups without a loss, as where text is generated
 LEAST = 8  # positions
+LEAST_PADDING = 2  # tokens, at one end of a sequence
 MASKED = -9_999.0  # keys are masked out where scores of attention are less
 RIGHT = 1  # shift of a language model: it predicts the next id
 SHIFTS = range(-1, 4)
@@ -31,6 +32,7 @@ class Attention:
     steps: int
     is_causal: bool
     hidden: Any = None  #: (examples, steps): keys that no query sees; None if there are none, or it is not known
+    sees_all_before: bool = True  #: in causal attention, each query sees all keys before it
     sees_next: Any = (
         None  #: (examples or 1, steps - 1): queries that see the next key; None if all do, or none in causal attention
     )
@@ -102,7 +104,7 @@ class Batches:
 class OfSequences(Rule):
     """Base of rules that compare the targets of losses with ids. They look at the first losses of a program."""
 
-    ops = ("embedding", "scaled_dot_product_attention", "softmax", *_LOSSES)
+    ops: ClassVar[Sequence[str]] = ("embedding", "scaled_dot_product_attention", "softmax", *_LOSSES)
 
     def begin(self) -> None:
         self._lookups: list[Lookup] = []
@@ -187,9 +189,10 @@ class OfSequences(Rule):
             return None
         is_seen = (mask > MASKED if mask.is_floating_point() else mask.bool()).expand(-1, steps, steps)
         is_causal = not bool(is_seen.triu(1).any())
+        sees_all_before = is_causal and bool((is_seen == is_seen.new_ones(steps, steps).tril()).all())
         hidden = ~is_seen.any(1).to("cpu").numpy()
         sees_next = is_seen.diagonal(1, 1, 2).to("cpu").numpy()
-        return Attention(steps, is_causal, hidden if hidden.any() else None, sees_next)
+        return Attention(steps, is_causal, hidden if hidden.any() else None, sees_all_before, sees_next)
 
     def _add(self, attention: Attention | None, place: Place) -> None:
         if attention is not None:
@@ -235,3 +238,16 @@ def _is_captured(tensor: Any) -> bool:
     import torch
 
     return bool(tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def begins_with_padding(is_pad: Any) -> bool:
+    """Rows have padding at the beginning, of different lengths, and nowhere else."""
+    return ends_with_padding(is_pad[:, ::-1])
+
+
+def ends_with_padding(is_pad: Any) -> bool:
+    """The same at the end."""
+    counts = is_pad.sum(1)
+    if counts.max() < LEAST_PADDING or counts.min() == counts.max():
+        return False
+    return bool((is_pad[:, 1:] >= is_pad[:, :-1]).all())

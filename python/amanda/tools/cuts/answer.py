@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from amanda.toolkit.evidence import counted
 
+from .cut import named
 from .rows import findings_of, rows_of
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from .variables import Variables
 
 MOST = 8  # findings
+_FOR_INFERENCE = (
+    "peft has loaded the adapters for inference: PeftModel.from_pretrained(..., is_trainable=True) trains them"
+)
 
 
 def answer_of(program: Program | None, evidence: Evidence, *, ended_well: bool) -> str:
@@ -63,6 +67,11 @@ def _lines(program: Program, passes: int, until: str, looked_at: str) -> list[st
     if program.refused:
         seen += f", {program.refused} of them refused by PyTorch: no path led from the loss to a parameter"
     if not rows:
+        frozen = program.parameters.frozen
+        if frozen:
+            whose = f"{counted(len(frozen), 'parameter')} of the modules that ran"
+            lines = [f"none of the {whose} requires a gradient, in {seen}, {looked_at}: {named(frozen)}"]
+            return lines + [_FOR_INFERENCE] * program.parameters.are_for_inference()
         return [f"no parameter of a module or of an optimizer was seen, in {seen}, {looked_at}", *_remarks(program)]
     if bad:
         head = f"{bad} of {counted(len(rows), 'parameter')} that require a gradient are not trained, in {seen}:"
@@ -90,7 +99,7 @@ def _remarks(program: Program) -> list[str]:
         (len(partial), "got a gradient in some passes, or for some rows, only"),
         (len(zeros), "got zeros, as a parameter that they are multiplied by starts at zero"),
         (others, "got none, and no optimizer has them"),
-        (program.parameters.frozen, "require no gradient"),
+        (len(program.parameters.frozen), "require no gradient"),
     ]
     texts = [f"{counted(count, 'parameter')} {what}" for count, what in parts if count]
     if program.failed:

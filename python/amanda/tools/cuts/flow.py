@@ -21,6 +21,7 @@ class Site(NamedTuple):
 
     place: Place
     function: str  # the autograd.Function in whose forward it runs; ""
+    unrecorded_by: str = ""  # the function that runs it under no_grad, in words
 
     @property
     def op(self) -> str:

@@ -103,7 +103,7 @@ class Parameters:
         self._by_id: dict[int, Parameter] = {}  # of the tensor
         self._models: list[weakref.ref[Any]] = []
         self._named: set[str] = set()
-        self._frozen: set[str] = set()
+        self._frozen: dict[str, None] = {}  # in their order
         self._attributes = Attributes()
         self.steps = 0  # of optimizers
 
@@ -134,9 +134,15 @@ class Parameters:
         return list(self._known.values())
 
     @property
-    def frozen(self) -> int:
-        """The number of parameters that require no gradient, and have never required one."""
-        return len(self._frozen)
+    def frozen(self) -> tuple[str, ...]:
+        """The parameters that require no gradient, and have never required one."""
+        return tuple(one.partition(" ")[2] for one in self._frozen)
+
+    def are_for_inference(self) -> bool:
+        """The adapters of a model of peft are not to be trained."""
+        configs = (getattr(known(), "peft_config", None) for known in self._models)
+        adapters = [one for config in configs if isinstance(config, dict) for one in config.values()]
+        return any(getattr(one, "inference_mode", False) is True for one in adapters)
 
     def attributes(self) -> list[str]:
         """Tensors of modules that require a gradient, and are no parameters. No optimizer has them."""
@@ -150,9 +156,9 @@ class Parameters:
                     continue
                 self._flow.leaf(tensor)  # it may require a gradient later
                 if not tensor.requires_grad and id(tensor) not in self._by_id:
-                    self._frozen.add(f"{id(model)} {full}")
+                    self._frozen[f"{id(model)} {full}"] = None
                 else:
-                    self._frozen.discard(f"{id(model)} {full}")
+                    self._frozen.pop(f"{id(model)} {full}", None)
                     self._add(tensor, full, type(model).__name__)
 
     def _add(self, tensor: Any, name: str | None, model: str) -> Parameter:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from amanda.toolkit import Place
-from amanda.toolkit.frames import line_of_code, short_line
+from amanda.toolkit.frames import short_line
+
+from .called import at
 
 MESSAGE = "modified by an inplace operation"
 FREED = "backward through the graph a second time"
@@ -132,12 +134,6 @@ def remedy_of(op: str, place: Place) -> str:
 
 def _in(place: Place | None) -> str:
     return f" in {short_line(place.source)}" if place is not None and place.source else ""
-
-
-def at(place: Place) -> str:
-    """ "aten::add_ in encoder (model.py:12)"."""
-    module = f" in {place.module_path}" if place.module_path else ""
-    return f"{place.name}{module}" + (f" ({line_of_code(place.source)})" if place.source else "")
 
 
 def op_of(place: Place) -> str:

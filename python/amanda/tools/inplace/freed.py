@@ -14,7 +14,8 @@ from amanda.toolkit import Place, native
 from amanda.toolkit.frames import line_of_code, program_line
 from amanda.toolkit.torch import BackwardCall, next_sequence_number
 
-from .finding import FREED, SecondPass, at
+from .called import at
+from .finding import FREED, SecondPass
 from .saved import nodes_of
 from .savers import Savers
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from amanda import OpContext
-from amanda.toolkit import Place, eager_only
+from amanda.toolkit import eager_only
 from amanda.toolkit.schemas import Sides
 
+from .called import place_of
 from .finding import MESSAGE, SecondPass
 from .savers import Saver, Savers
 from .write_recorder import WHY, WriteRecorder
@@ -115,7 +116,7 @@ class InplaceErrors(WriteRecorder):
 
     def _analyze_function(self, context: OpContext) -> None:
         if not eager_only.leaves_out(context, self._skips, self.needs_eager):
-            saver = Saver(Place.of(context), ())
+            saver = Saver(place_of(context), ())
             context.insert_before_backward_op(self._on_function, [], saver=saver)
 
     def _on_function(self, saver: Saver) -> None:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from amanda.toolkit import Place
 
-from .finding import at, op_of, remedy_of
+from .called import at
+from .finding import op_of, remedy_of
 
 LEAF, VIEW_OF_LEAF = "a leaf", "a view of a leaf"
 SEVERAL_VIEWS, FUNCTIONS_VIEW = "one of several views", "a view from an autograd.Function"

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from amanda import OpContext
 from amanda.toolkit import Place, locks, native
 
+from .called import place_of
+
 
 class Saver(NamedTuple):
     """An operator that may have saved tensors for its nodes."""
@@ -29,7 +31,7 @@ class Savers:
         """Notes the nodes that the operator makes."""
         with self._lock:
             self._made = self._made or native.torch_tools.NodeMakers()
-            self._savers.append(Saver(Place.of(context), tuple(context.op.input_names)))
+            self._savers.append(Saver(place_of(context), tuple(context.op.input_names)))
             number = len(self._savers) - 1
         context.insert_before_op(native.always(self._made.beginning()), [])
         context.insert_after_op(native.always(self._made.ending(number)), [])

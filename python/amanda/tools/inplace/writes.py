@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from amanda import OpContext
 from amanda.toolkit import Place, locks, native
 
+from .called import place_of
 from .finding import Write
 from .refused import Begun
 
@@ -43,7 +44,7 @@ class Writes:
 
     def watch(self, context: OpContext, written: Sequence[str], *, by_optimizer: bool) -> None:
         """Notes the operator's writes to these inputs."""
-        site = Site(Place.of(context), tuple(context.op.input_names), by_optimizer)
+        site = Site(place_of(context), tuple(context.op.input_names), by_optimizer)
         with self._lock:
             self._kept = self._kept or native.torch_tools.Writes()
             self._sites.append(site)

@@ -22,8 +22,10 @@ _WIDER = {
     torch.complex64: torch.complex128,
 }
 _EXPONENTIALS = ("exp", "expm1")
+_FOREACH = "_foreach_"
 _SPECTRA = {"LinalgSvdBackward0": "S", "LinalgEighBackward0": "eigenvalues", "LinalgEigBackward0": "eigenvalues"}
 _SPREADS = {"std", "var", "std_mean", "var_mean"}
+_UNDERFLOW = "float16 rounds what is less than 3e-08, such as an eps of 1e-8, to zero"
 Elements = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -37,10 +39,27 @@ def cause_of(name: str, outputs: Named, inputs: Named, inf: bool, again: Callabl
     """
     if not _are_plain(value for _, value in (*outputs, *inputs)):
         return ""
+    if name.startswith(_FOREACH):
+        return _of_member(name.removeprefix(_FOREACH), outputs, inputs, inf)
     result = next((value for _, value in outputs if isinstance(value, torch.Tensor) and _bad(value, inf).any()), None)
     if result is None:
         return ""
     return next(filter(None, _causes(name.strip("_"), result, inputs, inf, again)), "")
+
+
+def _of_member(name: str, outputs: Named, inputs: Named, inf: bool) -> str:
+    """The cause for the first tensor of the lists whose result is not finite."""
+    results = next((value for _, value in outputs if isinstance(value, (list, tuple))), ())
+    number = next((n for n, one in enumerate(results) if isinstance(one, torch.Tensor) and _bad(one, inf).any()), None)
+    if number is None:
+        return ""
+
+    def member(value: Any) -> Any:
+        is_list = isinstance(value, (list, tuple)) and len(value) == len(results)
+        return value[number] if is_list else value
+
+    of_member = [(operand, member(value)) for operand, value in inputs]
+    return cause_of(name, [("output 0", results[number])], of_member, inf, None)
 
 
 def _causes(
@@ -99,7 +118,9 @@ def _finite_gradients(inputs: dict[str, Any], bad: torch.Tensor) -> torch.Tensor
 
 def _by(rule: Rule, operand: Any, bad: torch.Tensor) -> str:
     values = _elements(operand, bad)
-    return text_of_cause(f"{rule.operand} {rule.what}", rule.holds(values), bad) if values is not None else ""
+    text = text_of_cause(f"{rule.operand} {rule.what}", rule.holds(values), bad) if values is not None else ""
+    is_half = isinstance(operand, torch.Tensor) and operand.dtype == torch.float16
+    return f"{text}; {_UNDERFLOW}" if text and is_half and rule.what == "is zero" else text
 
 
 def _of_power(inputs: dict[str, Any], bad: torch.Tensor) -> str:

@@ -20,7 +20,8 @@ _BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 class Labels(Rule):
     """Labels of a loss over classes are no classes: the program fails, on a GPU with a device assertion. Or all labels of a
     batch are ignored, so that the mean is NaN. Or a binary loss gets whole numbers other than 0 and 1, such as -1 or 2, or
-    a softmax gets rows with several ones: the loss then has no minimum at the right answer.
+    a softmax gets rows with several ones: the loss then has no minimum at the right answer. Labels of `ctc_loss` may not be
+    its blank, by default 0.
 
     It reads labels that are on the CPU; elsewhere, that would wait for the device. TensorFlow shows an eager operator after
     it has run: one that fails is not seen, and TensorFlow itself names the label.
@@ -29,7 +30,13 @@ class Labels(Rule):
     name = "labels"
     sentence = "labels are no classes"
     fix = "count classes from 0, give ignore_index= the label that is to be ignored, leave out batches without labels"
-    ops = ("cross_entropy_loss", "nll_loss_nd", *_BINARY, *(f"tensorflow::{one}" for one in (_DENSE, _SPARSE, "Mul")))
+    ops = (
+        "cross_entropy_loss",
+        "nll_loss_nd",
+        "ctc_loss",
+        *_BINARY,
+        *(f"tensorflow::{one}" for one in (_DENSE, _SPARSE, "Mul")),
+    )
     bad = """
         for _ in range(2):
             F.cross_entropy(model(x), torch.full((4,), -100))
@@ -51,6 +58,9 @@ class Labels(Rule):
             position = _binary_labels(context)
             if position is not None:
                 context.insert_before_op(self._on_binary, inputs=[position], place=place)
+        elif op == "ctc_loss":
+            asked = ["log_probs", "targets", "target_lengths", "blank"]
+            context.insert_before_op(self._on_ctc_loss, inputs=asked, place=place)
         elif op in _BINARY:
             if operands(context)["target"].device.type == "cpu" and operands(context)["reduction"]:
                 context.insert_before_op(self._on_binary, inputs=["target"], place=place)
@@ -76,6 +86,20 @@ class Labels(Rule):
         else:
             self._judge(span, classes, place)
 
+    def _on_ctc_loss(self, scores: Any, labels: Any, lengths: Any, blank: int, place: Place) -> None:
+        if labels.device.type != "cpu" or getattr(lengths, "is_cuda", False):
+            return
+        lengths = lengths.tolist() if hasattr(lengths, "tolist") else lengths
+        is_padded = labels.dim() == 2
+        counted = self.read(labels, lambda plain: _without_padding(plain, lengths) if is_padded else plain.reshape(-1))
+        span = None if counted is None else _span(counted)
+        if span is None or counted is None:
+            return
+        self._judge(span, scores.shape[-1], place)
+        blanks = counted.tolist().count(blank)
+        if blanks:
+            self.found(place, f"{blanks} of {counted.numel()} labels are {blank}, which is the blank", key="blank")
+
     def _on_loss_of_tensorflow(self, scores: Any, labels: Any, place: Place) -> None:
         span = self.read_with(labels, lambda plain, _: (int(plain.min()), int(plain.max())) if plain.size else None)
         if span is not None:
@@ -95,6 +119,13 @@ class Labels(Rule):
         span = self.read_with(labels, _whole)
         if span is not None and (span[0] < 0 or span[1] > 1):
             self.found(place, f"labels are whole numbers from {span[0]:g} to {span[1]:g}, and the loss is for 0 and 1")
+
+
+def _without_padding(labels: Any, lengths: list[int]) -> Any:
+    import torch
+
+    rows = [row[:length] for row, length in zip(labels, lengths, strict=False)]
+    return torch.cat(rows) if rows else labels.reshape(-1)
 
 
 def _span(labels: Any) -> tuple[int, int] | None:

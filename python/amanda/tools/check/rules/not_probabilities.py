@@ -8,14 +8,14 @@ from ..graph import Producer, clipped, inputs, producer, producer_of, without_di
 from ..rule import Rule
 
 _ANY = ("linear", "relu", "relu6", "leaky_relu", "elu", "selu", "softplus", "tanh", "batch_norm")
-_OF_LOGARITHMS = ("nll_loss_nd", "kl_div")
+_OF_LOGARITHMS = {"nll_loss_nd": "self", "kl_div": "self", "ctc_loss": "log_probs"}
 _SPARSE = "SparseSoftmaxCrossEntropyWithLogits"
 
 
 class NotProbabilities(Rule):
-    """A loss over probabilities gets values that no softmax and no sigmoid has made. `nll_loss` or `kl_div` gets the
-    result of a layer. Or a loss of Keras, by default `from_logits=False`, gets that of a layer without an activation, or
-    with relu or tanh. Keras clips it to what probabilities can be, and most gradients are zero.
+    """A loss over probabilities gets values that no softmax and no sigmoid has made. `nll_loss`, `kl_div` or
+    `ctc_loss` gets the result of a layer. Or a loss of Keras, by default `from_logits=False`, gets that of a layer without
+    an activation, or with relu or tanh. Keras clips it to what probabilities can be, and most gradients are zero.
 
     A loss over classes that gets the result of a sigmoid is a finding, too: those of an example do not add up to 1.
     """
@@ -23,8 +23,8 @@ class NotProbabilities(Rule):
     name = "not-probabilities"
     sentence = "a loss over probabilities gets other values"
     fix = (
-        "log_softmax before nll_loss and kl_div; in Keras, from_logits=True, or activation='softmax', or 'sigmoid' for "
-        "one unit"
+        "log_softmax before nll_loss, kl_div and ctc_loss; in Keras, from_logits=True, or activation='softmax', or "
+        "'sigmoid' for one unit"
     )
     ops = (*_OF_LOGARITHMS, "tensorflow::Log", f"tensorflow::{_SPARSE}")
     bad = """
@@ -48,7 +48,7 @@ def _given(context: OpContext) -> tuple[Producer, bool]:
     """The producer of the probabilities, and whether they are known to be of classes."""
     op = context.op.__name__
     if op in _OF_LOGARITHMS:
-        found = producer(context, "self")
+        found = producer(context, _OF_LOGARITHMS[op])
         return (Producer() if found.kind == "sigmoid" else found), True  # that is for "softmax-before-loss"
     value = inputs(context)[0]
     if op == "Log":

@@ -7,10 +7,9 @@ from typing import Any
 from amanda.toolkit import Place
 
 from ..modes import called_at
-from ..sequences import Attention, Batches, OfSequences
+from ..sequences import Attention, Batches, OfSequences, begins_with_padding, ends_with_padding
 
 LEAST = 2  # batches
-LEAST_TOKENS = 2  # of padding at one end of a sequence
 
 
 class PaddingSeen(OfSequences):
@@ -20,7 +19,8 @@ class PaddingSeen(OfSequences):
 
     It looks at ids of an embedding with a `padding_idx`, up to the 16th loss. Padding must end rows, or begin them, in
     other lengths, and be nowhere else. It reports attention that hides no key from all queries, in two batches or more,
-    and in all at this place that have padding. Causal attention is no finding: it does not see padding at the end.
+    and in all at this place that have padding. Causal attention is no finding if padding is
+    at the end: it sees padding before a text only, as in batches for generation.
     """
 
     name = "padding-seen"
@@ -57,11 +57,14 @@ class PaddingSeen(OfSequences):
     def attended(self, attention: Attention, place: Place) -> None:
         for lookup in self._lookups:
             is_pad = lookup.ids == lookup.pad
-            marks = next((one for one in (is_pad, is_pad.T) if one.shape[1] == attention.steps and _at_ends(one)), None)
+            marks = next(
+                (one for one in (is_pad, is_pad.T) if one.shape[1] == attention.steps and _is_seen(one, attention)),
+                None,
+            )
             if lookup.pad < 0 or marks is None:
                 continue
             batches = self._batches.setdefault(place, Batches(source=called_at()))
-            if attention.is_causal or attention.hidden is not None:
+            if attention.hidden is not None or (attention.is_causal and not attention.sees_all_before):
                 batches.right += 1
             else:
                 batches.wrong += 1
@@ -81,9 +84,7 @@ class PaddingSeen(OfSequences):
         self._batches.clear()
 
 
-def _at_ends(is_pad: Any) -> bool:
-    """Rows have padding of different lengths: at the end of all that have some, or at the beginning of all."""
-    counts = is_pad.sum(1)
-    if counts.max() < LEAST_TOKENS or counts.min() == counts.max():
-        return False
-    return any(bool((marks[:, 1:] >= marks[:, :-1]).all()) for marks in (is_pad, is_pad[:, ::-1]))
+def _is_seen(is_pad: Any, attention: Attention) -> bool:
+    """There is padding that attention without a mask for it would see. In causal attention, that is padding before the
+    text."""
+    return begins_with_padding(is_pad) or (not attention.is_causal and ends_with_padding(is_pad))

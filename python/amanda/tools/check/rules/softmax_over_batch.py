@@ -11,12 +11,13 @@ from ..rule import Rule
 
 class SoftmaxOverBatch(Rule):
     """A loss over classes, which are on axis 1, gets a softmax over another axis, such as that of the batch. The
-    probabilities of an example then do not add up to 1, and examples of a batch compete."""
+    probabilities of an example then do not add up to 1, and examples of a batch compete. The classes of `ctc_loss` are on
+    the last axis."""
 
     name = "softmax-over-batch"
     sentence = "softmax runs over another axis than that of the classes"
     fix = "log_softmax(dim=1), or dim=-1 if the classes are last; softmax(axis=-1) in TensorFlow"
-    ops = ("nll_loss_nd", "cross_entropy_loss", "tensorflow::Log")
+    ops = ("nll_loss_nd", "cross_entropy_loss", "ctc_loss", "tensorflow::Log")
     bad = """
         F.nll_loss(model(x).log_softmax(dim=0), labels).backward()
     """
@@ -33,8 +34,9 @@ class SoftmaxOverBatch(Rule):
             if given is None or len(given) != 2:
                 return
         else:
-            given, found = shape_of(context.inputs[0]), producer(context, "self", keeps_axes=True)
+            given, found = shape_of(context.inputs[0]), producer(context, context.op.input_names[0], keeps_axes=True)
         if found.kind not in ("softmax", "log_softmax") or given is None or len(given) < 2:
             return
-        if found.axis is not None and found.axis != 1:
-            self.found_in(context, f"shape {given}, softmax over axis {found.axis}, classes on axis 1")
+        classes = len(given) - 1 if context.op.__name__ == "ctc_loss" else 1
+        if found.axis is not None and found.axis != classes:
+            self.found_in(context, f"shape {given}, softmax over axis {found.axis}, classes on axis {classes}")
