@@ -79,7 +79,11 @@ class Check(TellsSkips, Tool):
         self._open = 0  # scopes
         self._frameworks: set[str] = set()  # of which operators ran
         computed = ComputedInputs()
-        self._looking = [_Looking(rule, self._analyze, computed) for rule in self._rules if rule.ops]
+        alike: dict[object, list[Rule]] = {}
+        for rule in self._rules:
+            if rule.ops:
+                alike.setdefault(_asked(rule), []).append(rule)
+        self._looking = [_Looking(rules, self._analyze, computed) for rules in alike.values()]
         if self._looking:
             self.depends_on(*self._looking)
             asked = sorted({name for one in self._looking for name in one.ops})
@@ -207,23 +211,34 @@ class Check(TellsSkips, Tool):
 
 
 class _Looking(Tool):
-    """The tool that looks for one rule. A tool sees no operators inside those that it asks for, and rules ask for operators
-    that are inside those of others."""
+    """The tool that looks for rules that ask for the same operators. A tool sees no operators inside those that it asks
+    for, and rules ask for operators that are inside those of others."""
 
     needs_eager = Check.needs_eager
     leaves_compiled_out = True
 
-    def __init__(self, rule: Rule, analyze: Callable[[_Look, OpContext], None], computed: ComputedInputs) -> None:
-        super().__init__(f"check: {rule.name}")
-        if rule.knows("tensorflow"):
+    def __init__(
+        self, rules: Sequence[Rule], analyze: Callable[[_Look, OpContext], None], computed: ComputedInputs
+    ) -> None:
+        super().__init__(f"check: {', '.join(rule.name for rule in rules)}")
+        if rules[0].knows("tensorflow"):
             self.depends_on(computed)
-        # With their namespace: where there is no torch, they are no mistakes.
-        self.ops = list(map(_with_namespace, rule.ops))
-        look = functools.partial(analyze, rule.look)
-        self.add_inst_for_op(look, False, rule.with_outputs, ops=self.ops, optional=True)
-        if rule.backward_ops:
-            look = functools.partial(analyze, rule.look_backward)
-            self.add_inst_for_op(look, True, ops=list(map(_with_namespace, rule.backward_ops)), optional=True)
+        ops, backward_ops, with_outputs = _asked(rules[0])
+        self.ops = list(ops)
+        for rule in rules:
+            self.add_inst_for_op(
+                functools.partial(analyze, rule.look), False, with_outputs, ops=self.ops, optional=True
+            )
+            if backward_ops:
+                look = functools.partial(analyze, rule.look_backward)
+                self.add_inst_for_op(look, True, ops=list(backward_ops), optional=True)
+
+
+def _asked(rule: Rule) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+    """The operators that it asks for, with their namespace: where there is no torch, they are no mistakes. Its backward
+    operators; and if it asks for results."""
+    ops, backward_ops = (tuple(sorted(map(_with_namespace, names))) for names in (rule.ops, rule.backward_ops))
+    return ops, backward_ops, rule.with_outputs
 
 
 def _with_namespace(name: str) -> str:
