@@ -448,12 +448,12 @@ def function_names(op: Any) -> list[str]:
 
 def names_in(node_def: Any) -> list[str]:
     """The names of the functions that a node runs, of its definition."""
-    return [function.name for _, function in _functions_in(node_def)]
+    return [name for _, name in functions_in(node_def)]
 
 
-def functions_of(op: Any) -> list[tuple[str, str]]:
-    """The functions that a node runs: "then_branch" or the like, and the name."""
-    return [(part, function.name) for part, function in _functions_in(op.node_def)]
+def functions_in(node_def: Any) -> list[tuple[str, str]]:
+    """The functions that a node runs, of its definition: "then_branch" or the like, and the name."""
+    return [(part, function.name) for part, function in _functions_in(node_def)]
 
 
 def _functions_in(node_def: Any) -> list[tuple[str, Any]]:

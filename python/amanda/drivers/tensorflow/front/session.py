@@ -44,13 +44,11 @@ class BodySite(GraphSite):
         elsewhere: Callable[[tf.Operation], Shown | None],
         saved: Callable[[], SavedValues],
     ) -> None:
-        function, path = bodies.position_of(body.graph)
         super().__init__(
             attach.GRAPH,
             body.operators,
             lambda plans: None,
-            function=function,
-            path=path,
+            position=bodies.position_of(body.graph),
             elsewhere=elsewhere,
             wants=None if coverage.is_open() else attach.GRAPH.wants,
         )
@@ -69,11 +67,13 @@ def _report_unseen(called: CalledFunctions, op: tf.Operation, visitor: _core.Gra
     if reason is None:
         return
     visitor.unseen(op.name, f"{op.type} in a v1 graph calls functions whose operators are not shown: {reason}")
-    for definition in called.definitions(op):
-        for node in definition.node_def:
-            if node.op not in op_types.PLUMBING and node.op not in op_types.CALLS:
-                coverage.skipped(node.op, "graph")
-    warn(f"a Session runs functions, and tools are not shown the operators in them: {reason}")
+    ignored = op_types.PLUMBING | op_types.CALLS | op_types.IDENTITIES
+    inside = [node.op for definition in called.definitions(op) for node in definition.node_def if node.op not in ignored]
+    for type in inside:
+        coverage.skipped(type, "graph")
+    known = filter(None, map(port.find_op_def, set(inside)))
+    if not inside or any(attach.GRAPH.wants(op_types.intern_definition(attach.GRAPH, each)) for each in known):
+        warn(f"a Session runs functions, and tools are not shown the operators in them: {reason}")
 
 
 class SessionSite(GraphSite):
@@ -121,6 +121,8 @@ class SessionSite(GraphSite):
     def _keep_streams(self, called: CalledFunctions) -> None:
         """Calls are copied with all that is behind them. If that draws random numbers, the copies would draw others, so
         that the calls are left as they are."""
+        if not any(op_types.draws(op) or called.keeps_state(op) for op in self.operators):
+            return
         loops = order.Loops(self.operators)
 
         def draws(op: tf.Operation) -> bool:

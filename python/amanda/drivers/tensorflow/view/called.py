@@ -13,6 +13,7 @@ from amanda.drivers.tensorflow.lower import in_place
 from amanda.drivers.tensorflow.view import bodies, links, op_types
 
 _IMPORTED = "_amanda_imported"  # of a v1 graph: the graphs of functions that it knows the definitions of only, by name
+_POSITIONS = "_amanda_positions"  # of a v1 graph: of functions, by name
 
 
 class Function(NamedTuple):
@@ -44,11 +45,12 @@ class CalledFunctions:
 
     def __init__(self, graph: tf.Graph, operators: Sequence[tf.Operation]) -> None:
         self._graph = graph
+        self._known: dict[str, Any] = {}  # definitions
+        self._states: dict[str, str | None] = {}
         self._found: dict[str, Function | None] = {}
         self._reasons: dict[str, str] = {}
         calls = [op for op in operators if op.type in op_types.CALLS]
-        if calls:
-            _name_bodies(graph)
+        self._positions = _positions(graph) if calls else {}
         for op in calls:
             for name in port.function_names(op):
                 self._find(name)
@@ -95,13 +97,11 @@ class CalledFunctions:
         """The definitions of the functions that it calls and that are not instrumented."""
         for name in port.function_names(op):
             if name in self._reasons or op.type == "SymbolicGradient":
-                yield from _definitions(self._graph, name, set())
+                yield from self._definitions(name, set())
 
     def keeps_state(self, op: tf.Operation) -> bool:
         """True if a copy of this operator, a call, has not the state of the original."""
-        return op.type in op_types.CALLS and any(
-            _state(self._graph, name, set()) for name in port.function_names(op)
-        )
+        return op.type in op_types.CALLS and any(map(self._state, port.function_names(op)))
 
     def forbid(self, names: Iterable[str], reason: str) -> None:
         """Leaves functions out, and those that they call."""
@@ -129,18 +129,22 @@ class CalledFunctions:
         self._found[name] = found
 
     def _function(self, name: str) -> Function | str:
-        definition = port.definition_of_function(self._graph, name)
+        definition = self._definition(name)
         if definition is None:
             return "their definitions are not in the graph"
         if definition.attr[port.XLA_COMPILE].b:
             return "XLA compiles them; use jit_compile=False"
-        state = _state(self._graph, name, set())
+        state = self._state(name)
         if state is not None:
             return state
         graph = port.graph_of(port.find_function(self._graph, name))
         if graph is None:
             graph = self._imported(name, definition)
-        nodes = _nodes(graph, definition)
+            nodes: dict[str, tf.Operation] | None = {
+                node.name: graph.get_operation_by_name(node.name) for node in definition.node_def
+            }
+        else:
+            nodes = _nodes(graph, definition)
         if nodes is None:
             return "TensorFlow has changed the graphs that they were made of"
         results = [_result(graph, nodes, definition, output.name) for output in definition.signature.output_arg]
@@ -149,10 +153,37 @@ class CalledFunctions:
         running = in_place.running(graph, [*(tensor.op for tensor in results), *effects])
         return Function(name, definition, graph, {op: names[op] for op in running if op in names}, results)
 
+    def _definition(self, name: str) -> Any:
+        if name not in self._known:
+            self._known[name] = port.definition_of_function(self._graph, name)
+        return self._known[name]
+
+    def _definitions(self, name: str, seen: set[str]) -> Iterator[Any]:
+        """Those of a function and of the functions that it calls."""
+        definition = self._definition(name)
+        if definition is not None and name not in seen:
+            seen.add(name)
+            yield definition
+            for node in definition.node_def:
+                for inner in port.names_in(node):
+                    yield from self._definitions(inner, seen)
+
+    def _state(self, name: str) -> str | None:
+        """Why a copy of a function would have a state of its own; None if it would not."""
+        if name not in self._states:
+            nodes = (node for definition in self._definitions(name, set()) for node in definition.node_def)
+            self._states[name] = next(filter(None, map(_state_of, nodes)), None)
+        return self._states[name]
+
     def _imported(self, name: str, definition: Any) -> Any:
-        known: dict[str, Any] = self._graph.__dict__.setdefault(_IMPORTED, {})
+        known: dict[str, Any] | None = getattr(self._graph, _IMPORTED, None)
+        if known is None:
+            known = {}
+            setattr(self._graph, _IMPORTED, known)
         if name not in known:
             known[name] = port.graph_of_definition(self._graph, definition)
+            if name in self._positions:
+                bodies.set_position(known[name], self._positions[name])
         return known[name]
 
 
@@ -180,50 +211,42 @@ def _result(graph: Any, nodes: dict[str, tf.Operation], definition: Any, name: s
     return op.outputs[op_types.members(operand)[int(index)][1]]
 
 
-def _definitions(graph: tf.Graph, name: str, seen: set[str]) -> Iterator[Any]:
-    if name in seen:
-        return
-    seen.add(name)
-    definition = port.definition_of_function(graph, name)
-    if definition is not None:
-        yield definition
-        for node in definition.node_def:
-            for inner in port.names_in(node):
-                yield from _definitions(graph, inner, seen)
-
-
-def _state(graph: tf.Graph, name: str, seen: set[str]) -> str | None:
-    """Why a copy of a function would have a state of its own; None if it would not."""
-    for definition in _definitions(graph, name, seen):
-        for node in definition.node_def:
-            known = port.find_op_def(node.op)
-            if known is None or not known.is_stateful:
-                continue
-            attributes = {attribute.name for attribute in known.attr}
-            if "seed" in attributes:
-                return "they draw random numbers, and a copy would draw others; use tf.random.stateless_uniform or the like"
-            if "shared_name" in attributes and not node.attr["shared_name"].s:
-                return "they make resources, and a copy would make others"
+def _state_of(node: Any) -> str | None:
+    known = port.find_op_def(node.op)
+    if known is None or not known.is_stateful:
+        return None
+    attributes = {attribute.name for attribute in known.attr}
+    if "seed" in attributes:
+        return "they draw random numbers, and a copy would draw others; use tf.random.stateless_uniform or the like"
+    if "shared_name" in attributes and not node.attr["shared_name"].s:
+        return "they make resources, and a copy would make others"
     return None
 
 
-def _name_bodies(graph: tf.Graph) -> None:
-    """Names functions by the first operator that calls them, as TensorFlow's names have running numbers."""
+def _positions(graph: tf.Graph) -> dict[str, bodies.Position]:
+    """The positions of functions, by the first operator that calls them: TensorFlow's names have running numbers."""
+    known: dict[str, bodies.Position] | None = getattr(graph, _POSITIONS, None)
+    if known is None:
+        known = {}
+        setattr(graph, _POSITIONS, known)
     for op in graph.get_operations():
-        if op.type in op_types.CALLS:
-            scope = op.name if "Call" not in op.type else op.name.rpartition("/")[0]
-            _name_called(graph, op, bodies.Position("", ""), scope.replace("/", "."))
+        if op.type in op_types.CALLS and not all(name in known for name in port.function_names(op)):
+            _add_positions(graph, op.node_def, bodies.Position("", ""), known)
+    return known
 
 
-def _name_called(graph: tf.Graph, op: tf.Operation, outer: bodies.Position, path: str) -> None:
-    for part, name in port.functions_of(op):
+def _add_positions(graph: tf.Graph, node: Any, outer: bodies.Position, known: dict[str, bodies.Position]) -> None:
+    scope = node.name.rpartition("/")[0] if "Call" in node.op else node.name
+    path = ".".join(filter(None, (outer.path, scope.replace("/", "."))))
+    for part, name in port.functions_in(node):
         function = port.find_function(graph, name)
-        body = None if function is None else port.graph_of(function)
-        if body is None or bodies.position(body) is not None:
+        if name in known or function is None:
             continue
-        position = bodies.Position(f"{outer.function}/{op.name}/{part}".lstrip("/"), path)
-        bodies.set_position(body, position)
-        for inner in body.get_operations():
-            if inner.type in op_types.CALLS:
-                scope = inner.name if "Call" not in inner.type else inner.name.rpartition("/")[0]
-                _name_called(graph, inner, position, ".".join(filter(None, (path, scope.replace("/", ".")))))
+        position = known[name] = bodies.Position(f"{outer.function}/{node.name}/{part}".lstrip("/"), path)
+        body = port.graph_of(function)
+        if body is not None and bodies.position(body) is None:
+            bodies.set_position(body, position)
+        inside = function.cached_definition.node_def if body is None else (op.node_def for op in body.get_operations())
+        for inner in inside:  # names in a definition may have got numbers
+            if inner.op in op_types.CALLS:
+                _add_positions(graph, inner, position, known)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from amanda import _core
-from amanda.drivers.tensorflow.view import coverage, links, op_types, places, structure
+from amanda.drivers.tensorflow.view import bodies, coverage, links, op_types, places, structure
 from amanda.drivers.tensorflow.view.op_types import Operand
 
 
@@ -41,16 +41,15 @@ class GraphSite:
         operators: Sequence[tf.Operation],
         lower: Callable[[Plans], object],
         *,
-        function: str = "",
-        path: str = "",
+        position: bodies.Position = bodies.Position("", ""),  # noqa: B008
         elsewhere: Callable[[tf.Operation], Shown | None] = lambda op: None,
         wants: Callable[[int], bool] | None = None,
     ) -> None:
         """`operators`: all of the graph that run, operands before users. `elsewhere`: those that other graphs of the same
         program showed before, under the same toolset. `wants` says whether a tool asks for a
-        type; if it is None, all operators are shown. `function` and `path`: see `places.place_of`."""
+        type; if it is None, all operators are shown. `position`: of the graph."""
         self.backend, self.operators, self._lower = backend, operators, lower
-        self._function, self._path = function, path
+        self._position = position
         self._elsewhere, self._wants = elsewhere, wants
         self.gradients: dict[tf.Operation, links.Gradient] = {}
         self.shown: dict[tf.Operation, Shown] = {}
@@ -108,7 +107,7 @@ class GraphSite:
     def _make(
         self, op: tf.Operation, inputs: tuple[Operand, ...], outputs: tuple[Operand, ...], forward: Shown | None
     ) -> Shown:
-        place = places.place_of(op, self._function, self._path)
+        place = places.place_of(op, *self._position)
         if forward:  # of the program, a backward operator is where its forward operator is
             place = place._replace(module_path=forward.place.module_path, source=forward.place.source)
         type = op_types.intern(self.backend, op)

@@ -18,6 +18,7 @@ from amanda.drivers.tensorflow.view.called import CalledFunctions, Function
 
 _HOLDS = {"OptionalFromValue": 0, "TensorListPushBack": 1}  # with the input that they hold
 _GIVES = {"OptionalGetValue", "TensorListPopBack"}
+_TAKE_SHAPES = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"}  # which edits do not change
 
 
 class Saver(NamedTuple):
@@ -94,7 +95,7 @@ class SavedValues:
         for call, _ in self._callers[graph]:
             if index < len(call.outputs):
                 given = call.outputs[index]
-                users = [user for user in given.consumers() if user in self._running]
+                users = [user for user in given.consumers() if user in self._running and user.type not in _TAKE_SHAPES]
                 if any((id(given), user) not in self._passed for user in users):
                     return True
                 outer = {i for _, function in self._callers[call.graph] for i in _places(given, function.results)}
@@ -141,7 +142,7 @@ class SavedValues:
         elif op.type in _GIVES or op_types.is_identity(op):
             yield op.inputs[tensor.value_index if op.type == "IdentityN" else 0], saver
         elif op.type in op_types.CALLS:
-            for part, name in port.functions_of(op):
+            for part, name in port.functions_in(op.node_def):
                 function = self._called.find(name)
                 if function is not None and part != "cond" and tensor.value_index < len(function.results):
                     index = tensor.value_index
@@ -157,8 +158,8 @@ class SavedValues:
 
 
 def _uses(op: tf.Operation) -> bool:
-    """False if it only passes values on to other operators of functions."""
-    if op.type in op_types.CALLS or op.type in _GIVES:
+    """False if it only passes values on to other operators of functions, or takes their shapes."""
+    if op.type in op_types.CALLS or op.type in _GIVES or op.type in _TAKE_SHAPES:
         return False
     return not op_types.is_identity(op) or not any(output.consumers() for output in op.outputs)
 
