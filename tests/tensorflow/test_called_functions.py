@@ -380,12 +380,36 @@ def test_an_edit_that_gradients_need_twice_is_an_error(calls):
     assert equal(model.both(), vanilla)
 
 
+def test_an_edit_of_a_value_that_gradients_take_from_outside_is_an_error():
+    """The weight is the same in each iteration, so that the loop does not save it."""
+
+    def build(mask=None):
+        graph = tf.Graph()
+        with graph.as_default():
+            w = tf.constant(W) + v1.placeholder_with_default(np.float32(0), [])
+            inside = (lambda: w) if mask is None else (lambda: w * mask)
+            y = tf.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, a @ inside()), [0, tf.constant(X)])[1]
+            fetches = [y, *tf.gradients(y, w)]
+        return v1.Session(graph=graph), fetches
+
+    session, fetches = build()
+    vanilla = session.run(fetches)
+    other, masked = build(MASK)
+    by_hand = other.run(masked[:1])
+    with amanda.apply(Mask()):
+        assert close(session.run(fetches[:1]), by_hand)
+        with pytest.raises(amanda.Error, match=r"before tensorflow::MatMul.*: this operand cannot be replaced in"):
+            session.run(fetches)
+    assert equal(session.run(fetches), vanilla)
+
+
 def random_numbers(x):
     return x + tf.random.uniform([2, 3], seed=1)
 
 
 def test_functions_that_draw_random_numbers_are_left_alone_and_counted(caplog, monkeypatch):
     monkeypatch.setattr("amanda.drivers.tensorflow.front.unsupported._unshown._told", [])
+
     def build():
         graph = tf.Graph()
         with graph.as_default():
@@ -406,8 +430,8 @@ def test_functions_that_draw_random_numbers_are_left_alone_and_counted(caplog, m
     assert [record.getMessage() for record in caplog.records if record.name == "amanda"] == [
         "[tensorflow] a Session runs functions, and tools are not shown the operators in them: random numbers are drawn "
         "behind them, which a copy would change",
-        "[tensorflow] a Session runs functions, and tools are not shown the operators in them: they draw random numbers, and "
-        "a copy would draw others; use tf.random.stateless_uniform or the like",
+        "[tensorflow] a Session runs functions, and tools are not shown the operators in them: they draw random numbers, "
+        "and a copy would draw others; use tf.random.stateless_uniform or the like",
     ]
 
 

@@ -68,7 +68,9 @@ def _report_unseen(called: CalledFunctions, op: tf.Operation, visitor: _core.Gra
         return
     visitor.unseen(op.name, f"{op.type} in a v1 graph calls functions whose operators are not shown: {reason}")
     ignored = op_types.PLUMBING | op_types.CALLS | op_types.IDENTITIES
-    inside = [node.op for definition in called.definitions(op) for node in definition.node_def if node.op not in ignored]
+    inside = [
+        node.op for definition in called.definitions(op) for node in definition.node_def if node.op not in ignored
+    ]
     for type in inside:
         coverage.skipped(type, "graph")
     known = filter(None, map(port.find_op_def, set(inside)))
@@ -131,7 +133,9 @@ class SessionSite(GraphSite):
 
         for op in self.operators:
             if op.type in op_types.CALLS and called.reason(op) is None and draws(op):
-                called.forbid(port.function_names(op), "random numbers are drawn behind them, which a copy would change")
+                called.forbid(
+                    port.function_names(op), "random numbers are drawn behind them, which a copy would change"
+                )
 
     def _build(self, plans: Plans) -> Lowered:
         functions = Copies(self._graph, self.backend)

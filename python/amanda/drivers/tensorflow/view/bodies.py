@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from amanda.drivers.tensorflow import port
 
-
 _POSITION = "_amanda_position"  # the attribute of a graph that a v1 graph calls
 
 

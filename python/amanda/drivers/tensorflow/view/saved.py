@@ -144,10 +144,10 @@ class SavedValues:
         elif op.type in op_types.CALLS:
             for part, name in port.functions_in(op.node_def):
                 function = self._called.find(name)
-                if function is not None and part != "cond" and tensor.value_index < len(function.results):
-                    index = tensor.value_index
-                    result = function.results[index]
-                    yield result, saver if result.op.type in _HOLDS else Saver(function.graph, None, index)
+                index = tensor.value_index
+                if function is not None and part != "cond" and index < len(function.results):
+                    # A loop's result may be what its next iteration gets, too.
+                    yield function.results[index], None if part == "body" else Saver(function.graph, None, index)
         elif op.type == "Placeholder":
             index = next((i for i, given in enumerate(getattr(op.graph, "inputs", ())) if given is tensor), None)
             for call, function in self._callers.get(op.graph, ()):
