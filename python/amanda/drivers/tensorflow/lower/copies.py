@@ -78,8 +78,8 @@ class Copies:
         operators: Sequence[tf.Operation],
         saved: SavedValues,
     ) -> dict[tf.Operation, Gradient]:
-        """What saves operands of operators for their gradients in other graphs: like backward operators, it takes the
-        value that the operator got, and the result that it gave."""
+        """Nodes that save operands of operators for their gradients in other graphs. Like backward operators, they take
+        the value that the operator got, and the result that it gave."""
         found = {}
         for op in operators:
             for saver in saved.savers(op):

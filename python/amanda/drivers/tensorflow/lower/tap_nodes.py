@@ -135,7 +135,7 @@ class TapNodes:
 
 
 def operator_of(backend: _core.GraphBackend, shown: Shown) -> _tensorflow.Operator:
-    """What the taps of an operator share, in all graphs that have it."""
+    """The part that the taps of an operator share, in all graphs that have it."""
     known: _tensorflow.Operator | None = getattr(shown.op, _ATTRIBUTE, None)
     if known is None:
         known = _tensorflow.Operator(

@@ -79,7 +79,7 @@ class SavedValues:
         return None
 
     def savers(self, op: tf.Operation) -> list[Saver]:
-        """What saves operands of an operator for its gradient alone."""
+        """The places that save operands of an operator for its gradient alone."""
         found = dict.fromkeys(saver for tensor in (*op.inputs, *op.outputs) for saver in self._savers(op, tensor))
         return [saver for saver in found if all(each.forward is op for each in self._readers[saver])]
 
