@@ -359,17 +359,58 @@ def test_a_run_of_an_operator_is_shared_with_its_gradient():
     np.testing.assert_allclose(seen, np.repeat(products[::-1], 2), rtol=1e-5)
 
 
-@pytest.mark.parametrize("calls", [call, cond, loop])
-def test_an_edit_that_gradients_need_twice_is_an_error(calls):
-    """The gradient of relu takes its own result, that of the product behind it the edited one: the function saves one."""
+def straight_through(factor):
+    return lambda y: y + tf.stop_gradient(y) * (factor - 1)
 
-    def two_products(x, _):
-        with tf.compat.v1.variable_scope("", reuse=tf.compat.v1.AUTO_REUSE):
+
+def two_products(calls, after=lambda y: y, before=lambda y: y):
+    """The gradient of relu takes its own result, and that of the product behind it its input. A function saves one value
+    for both."""
+
+    def both(x, _):
+        with v1.variable_scope("", reuse=v1.AUTO_REUSE):
             w = v1.get_variable("w", initializer=W, use_resource=True)
-        return calls(x, lambda x: tf.nn.relu(x @ w) @ w)
+        return calls(x, lambda x: before(after(tf.nn.relu(x @ w))) @ w)
 
     with without_optimizer():
-        model = Model(two_products)
+        return Model(both)
+
+
+class EditsBoth(amanda.Tool):
+    """Doubles the result of each relu, and triples it for the product that takes it."""
+
+    def __init__(self, before):
+        super().__init__()
+        self.add_inst_for_op(lambda context: context.insert_after_op(lambda y: 2 * y), ops="Relu")
+        if before:
+            self.add_inst_for_op(self.analyze, ops="MatMul")
+
+    def analyze(self, context):
+        if context.inputs[0].op.type == "Relu":
+            context.insert_before_op(lambda y: 3 * y, inputs=[0])
+
+
+@pytest.mark.parametrize("calls", [cond, case, loop, nested])
+@pytest.mark.parametrize("before", [False, True])
+def test_gradients_take_a_value_before_an_edit_and_after_it(calls, before):
+    model = two_products(calls)
+    vanilla = model.both()
+    with amanda.apply(EditsBoth(before)):
+        edited = model.both()
+    by_hand = two_products(calls, straight_through(2), straight_through(3 if before else 1))
+    assert close(edited, by_hand.both())
+    assert not close(edited, vanilla)
+    assert equal(model.both(), vanilla)
+
+
+def loop_with_an_end(x, layer):
+    return tf.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, layer(a)), [0, x], maximum_iterations=5)[1]
+
+
+@pytest.mark.parametrize("calls", [call, loop_with_an_end])
+def test_an_edit_for_which_a_function_has_no_place_is_an_error(calls):
+    """A call has one result for each value, and a list with a greatest length no place for another one."""
+    model = two_products(calls)
     vanilla = model.both()
     with amanda.apply(edits("Relu", lambda y: 2 * y)):
         assert not close(model.forward(), vanilla[:2])

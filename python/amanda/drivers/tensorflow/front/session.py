@@ -138,7 +138,13 @@ class SessionSite(GraphSite):
                 )
 
     def _build(self, plans: Plans) -> Lowered:
-        functions = Copies(self._graph, self.backend)
+        edited = [
+            shown.op
+            for in_body in self._in_bodies.values()
+            for shown, taps in in_body
+            if any(tap.kind != "observe" for tap in taps)
+        ]
+        functions = Copies(self._graph, self.backend, edited, self._saved)
         cone = Cone(self, plans, self._fed, functions)
         is_final = self._graph.finalized
         ours = nodes.of(self._graph)
@@ -154,7 +160,7 @@ class SessionSite(GraphSite):
             try:
                 for function in self._called.functions:
                     graph = function.graph
-                    functions.add(function, self._sites[graph], self._in_bodies.get(graph, []), self._saved)
+                    functions.add(function, self._sites[graph], self._in_bodies.get(graph, []))
                 cone.build()
             finally:
                 if is_final:

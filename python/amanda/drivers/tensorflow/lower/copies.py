@@ -10,6 +10,7 @@ import tensorflow as tf
 from amanda import _core
 from amanda.drivers.tensorflow import port
 from amanda.drivers.tensorflow.lower import in_place, nodes, tap_nodes
+from amanda.drivers.tensorflow.lower.versions import Versions
 from amanda.drivers.tensorflow.view.called import Function
 from amanda.drivers.tensorflow.view.graph_site import GraphSite, Plans, Shown
 from amanda.drivers.tensorflow.view.links import Gradient
@@ -21,18 +22,29 @@ _STATELESS = "Stateless"
 class Copies:
     """The functions that run instead. A function is copied if it has taps, or calls one that has."""
 
-    def __init__(self, graph: tf.Graph, backend: _core.GraphBackend) -> None:
+    def __init__(
+        self,
+        graph: tf.Graph,
+        backend: _core.GraphBackend,
+        edited: Sequence[tf.Operation],
+        saved: Callable[[], SavedValues],
+    ) -> None:
+        """`edited`: operators in functions that have routines which may edit."""
         self._graph, self._backend = graph, backend
+        self._edited = edited
+        self._saved = saved() if edited else None
+        self._versions = Versions(self._saved, edited) if self._saved else None
         self._names: dict[str, str] = {}
         self.kept: list[object] = []
 
-    def add(self, function: Function, site: GraphSite, plans: Plans, saved: Callable[[], SavedValues]) -> None:
+    def add(self, function: Function, site: GraphSite, plans: Plans) -> None:
         """Copies a function, if it must be copied. Those that it calls come before it."""
         plans = [(shown, taps) for shown, taps in plans if shown.op in function.nodes]
         definition = type(function.definition)()
         definition.CopyFrom(function.definition)
         changed = [node.name for node in definition.node_def if self.rename(node)]
-        if not plans and not changed:
+        takes = self._versions.save(function, definition) if self._versions else None
+        if not plans and not changed and takes is None:
             return
         graph = port.graph_of_definition(self._graph, definition)
         copies = {op: graph.get_operation_by_name(name) for op, name in function.nodes.items()}
@@ -42,8 +54,11 @@ class Copies:
                 for op, gradient in site.gradients.items()
                 if op in copies
             }
-            if any(tap.kind != "observe" for _, taps in plans for tap in taps):
-                gradients |= self._savers(function, graph, copies, [shown.op for shown, _ in plans], saved())
+            gradients |= {
+                graph.get_operation_by_name(name): Gradient(copies[op], (), ()) for name, op in (takes or {}).items()
+            }
+            if self._saved:
+                gradients |= self._savers(self._saved, graph, copies)
             inserted = in_place.InPlace(graph, gradients, self._backend).insert(
                 [(self._copied(shown, copies), taps) for shown, taps in plans]
             )
@@ -71,17 +86,12 @@ class Copies:
         return renamed
 
     def _savers(
-        self,
-        function: Function,
-        graph: Any,
-        copies: dict[tf.Operation, tf.Operation],
-        operators: Sequence[tf.Operation],
-        saved: SavedValues,
+        self, saved: SavedValues, graph: Any, copies: dict[tf.Operation, tf.Operation]
     ) -> dict[tf.Operation, Gradient]:
         """Nodes that save operands of operators for their gradients in other graphs. Like backward operators, they take
         the value that the operator got, and the result that it gave."""
         found = {}
-        for op in operators:
+        for op in (op for op in self._edited if op in copies):
             for saver in saved.savers(op):
                 copy = copies.get(saver.op) if saver.op is not None else None
                 if saver.op is None and saver.result < len(graph.outputs):

@@ -17,7 +17,7 @@ from amanda.drivers.tensorflow.view import op_types, structure
 from amanda.drivers.tensorflow.view.called import CalledFunctions, Function
 
 _HOLDS = {"OptionalFromValue": 0, "TensorListPushBack": 1}  # with the input that they hold
-_GIVES = {"OptionalGetValue", "TensorListPopBack"}
+_GIVES = {"OptionalGetValue": "OptionalFromValue", "TensorListPopBack": "TensorListPushBack"}  # with what gives to them
 _TAKE_SHAPES = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"}  # which edits do not change
 
 
@@ -30,6 +30,8 @@ class Saver(NamedTuple):
 
 
 class _Reader(NamedTuple):
+    op: tf.Operation
+    given: int  # the index of the input
     forward: tf.Operation | None  # of a backward operator
     value: tf.Tensor  # in the graph where it is saved
 
@@ -52,6 +54,8 @@ class SavedValues:
                     if function is not None:
                         self._callers[function.graph].append((op, function))
         self._readers: dict[Saver, list[_Reader]] = collections.defaultdict(list)
+        self._givers: dict[Saver, list[tf.Operation]] = collections.defaultdict(list)
+        self._given: dict[tf.Operation, list[Saver]] = collections.defaultdict(list)
         self._takes: dict[tf.Operation, list[tf.Tensor]] = collections.defaultdict(list)  # by forward operators
         for body in called.bodies():
             gradients = structure.gradients_of(body.operators)
@@ -59,9 +63,11 @@ class SavedValues:
                 continue
             for op in body.operators:
                 gradient = gradients.get(op)
-                for tensor in op.inputs if _uses(op) else ():
+                if op.type in _GIVES:
+                    self._give(op)
+                for index, tensor in enumerate(op.inputs) if _uses(op) else ():
                     if op_types.is_value(tensor):
-                        self._read(gradient.forward if gradient else None, tensor, body.graph)
+                        self._read(op, index, gradient.forward if gradient else None, body.graph)
 
     def refuse(self, op: tf.Operation, point: str, tensor: tf.Tensor) -> str | None:
         """Why an edit of an operand before or after an operator would give gradients a wrong value; None if it would
@@ -70,8 +76,7 @@ class SavedValues:
         if point == "before" and not savers and self._takes_from_outside(op, tensor):
             return "the graph has its gradient, which takes the value from outside of the function: edit it there"
         for saver in savers:
-            others = [each for each in self._readers[saver] if each.forward is not op]
-            if others or (saver.op is None and self._is_returned(saver.graph, saver.result)):
+            if self._is_shared(saver, op) and not self._has_versions(saver, op):
                 return (
                     "the function saves it once for gradients in the graph, which need the value before the edit and the "
                     "value after it: replace the operator that gives it"
@@ -81,7 +86,43 @@ class SavedValues:
     def savers(self, op: tf.Operation) -> list[Saver]:
         """The places that save operands of an operator for its gradient alone."""
         found = dict.fromkeys(saver for tensor in (*op.inputs, *op.outputs) for saver in self._savers(op, tensor))
-        return [saver for saver in found if all(each.forward is op for each in self._readers[saver])]
+        return [saver for saver in found if not self._is_shared(saver, op)]
+
+    def shared(self, op: tf.Operation) -> list[Saver]:
+        """The places that save operands of an operator for other gradients, too."""
+        found = dict.fromkeys(saver for tensor in (*op.inputs, *op.outputs) for saver in self._savers(op, tensor))
+        return [saver for saver in found if self._is_shared(saver, op) and self._has_versions(saver, op)]
+
+    def givers(self, saver: Saver) -> list[tf.Operation]:
+        """The operators that take what was saved out of an optional or a list."""
+        return self._givers[saver]
+
+    def readers(self, saver: Saver, forward: tf.Operation, giver: tf.Operation) -> list[tuple[tf.Operation, int]]:
+        """The backward operators of an operator that get the value from one of those, with the inputs."""
+        return [
+            (each.op, each.given)
+            for each in self._readers[saver]
+            if each.forward is forward and each.op.inputs[each.given].op is giver
+        ]
+
+    def _is_shared(self, saver: Saver, op: tf.Operation) -> bool:
+        if any(each.forward is not op for each in self._readers[saver]):
+            return True
+        return saver.op is None and self._is_returned(saver.graph, saver.result)
+
+    def _has_versions(self, saver: Saver, op: tf.Operation) -> bool:
+        """True if the value can be saved twice."""
+        if saver.op is None or (saver.op.type == "TensorListPushBack" and not self._grows(saver.op.inputs[0])):
+            return False
+        givers = self._givers[saver]
+        if any(len(self._given[giver]) > 1 for giver in givers):
+            return False
+        return all(each.op.inputs[each.given].op in givers for each in self._readers[saver] if each.forward is op)
+
+    def _grows(self, handle: tf.Tensor) -> bool:
+        """True if a list has no greatest length."""
+        made = [each.op for each, _ in self._sources(handle) if each.op.type == "EmptyTensorList"]
+        return bool(made) and all(tf.get_static_value(op.inputs[1]) == -1 for op in made)
 
     def _savers(self, op: tf.Operation, tensor: tf.Tensor) -> list[Saver]:
         return [
@@ -117,12 +158,23 @@ class SavedValues:
                 return True  # TensorFlow gives gradients constants of their own
         return False
 
-    def _read(self, forward: tf.Operation | None, tensor: tf.Tensor, graph: Any) -> None:
-        for source, saver in self._sources(tensor):
+    def _give(self, op: tf.Operation) -> None:
+        if not op_types.is_value(op.outputs[-1]):
+            return  # an optional or a list, which is itself in a list
+        for source, saver in self._sources(op.outputs[-1]):
+            holder = saver.op if saver is not None else None
+            if saver is None or holder is None or holder.type != _GIVES[op.type]:
+                continue
+            if source is holder.inputs[_HOLDS[holder.type]] and op_types.is_value(source):
+                self._givers[saver].append(op)
+                self._given[op].append(saver)
+
+    def _read(self, op: tf.Operation, index: int, forward: tf.Operation | None, graph: Any) -> None:
+        for source, saver in self._sources(op.inputs[index]):
             if forward is not None and source.graph is not forward.graph:
                 self._takes[forward].append(source)
             if saver is not None and saver.graph is source.graph and source.graph is not graph:
-                self._readers[saver].append(_Reader(forward, source))
+                self._readers[saver].append(_Reader(op, index, forward, source))
 
     def _sources(self, tensor: tf.Tensor) -> Iterator[tuple[tf.Tensor, Saver | None]]:
         """The tensors that a value is passed on from, and the last that saved it."""
