@@ -185,5 +185,93 @@ def estimator() -> Program:
     return Program(run, graph=graph)
 
 
+def functions() -> Program:
+    """A network of functions in functions, with a gradient that Python defines, and one that is computed in a function."""
+    it = Classifier()
+    with it.graph.as_default():
+        hidden, out, bias = weights("hidden", 64, 16), weights("out", 16, 10), weights("b", 10)
+
+        @tf.custom_gradient
+        def halved(x: tf.Tensor) -> tuple[tf.Tensor, Any]:
+            return x * 0.5, lambda upstream: upstream * 3.0
+
+        @tf.function
+        def dense(x: tf.Tensor, w: Any) -> tf.Tensor:
+            return tf.nn.relu(x @ w) + halved(tf.sin(x @ w))
+
+        @tf.function
+        def slope(x: tf.Tensor) -> tf.Tensor:
+            return tf.gradients(tf.reduce_sum(tf.tanh(x) ** 3), x)[0]
+
+        @tf.function
+        def network(x: tf.Tensor) -> tf.Tensor:
+            return slope(dense(tf.reshape(x, (8, 64)), hidden)) @ out + bias
+
+        return it.trained(network(it.image), v1.train.AdamOptimizer(0.01))
+
+
+def second_order() -> Program:
+    """A penalty on the gradient of a function, which is differentiated again."""
+    it = Classifier()
+    with it.graph.as_default():
+        w, out = weights("w", 64, 16), weights("out", 16, 10)
+        x = tf.reshape(it.image, (8, 64))
+        logits = tf.function(lambda x: tf.tanh(x @ w) @ out)(x)
+        penalty = tf.reduce_sum(tf.square(tf.gradients(logits, x)[0]))
+        return it.trained(logits + penalty, v1.train.GradientDescentOptimizer(0.01), penalty)
+
+
+def branches_in_loops() -> Program:
+    """AutoGraph makes them of Python's statements, in a function; rows of a table are gathered in it."""
+    it = Classifier()
+    with it.graph.as_default():
+        table, out = weights("table", 17, 8), weights("out", 8, 10)
+
+        @tf.function
+        def network(words: tf.Tensor) -> tf.Tensor:
+            state, longest = tf.zeros((8, 8)), tf.constant(0.0)
+            for i in tf.range(6):
+                row = tf.gather(table, words[:, i])
+                if i % 2 == 0:
+                    state = tf.tanh(state + row)
+                elif i > 3:
+                    state = tf.nn.relu(state * row)
+                longest = tf.maximum(longest, tf.reduce_max(state))
+            while tf.reduce_sum(tf.abs(state)) > 1.0:
+                state = state * 0.7
+            return state @ out + longest
+
+        return it.trained(network(tf.cast(it.image[:, :, 3, 0] * 16, tf.int32)), v1.train.AdamOptimizer(0.01))
+
+
+def choices() -> Program:
+    """tf.switch_case whose branches share weights, and write to a variable."""
+    it = Classifier()
+    with it.graph.as_default():
+        w, out = weights("w", 64, 16), weights("out", 16, 10)
+        count = v1.get_variable("count", initializer=0.0, use_resource=True)
+        x = tf.reshape(it.image, (8, 64))
+
+        def counted() -> tf.Tensor:
+            with tf.control_dependencies([count.assign_add(1.0)]):
+                return tf.nn.elu(x @ w)
+
+        choice = tf.cast(tf.reduce_sum(x), tf.int32) % 3
+        x = tf.switch_case(choice, [counted, lambda: tf.sin(x @ w), lambda: tf.nn.softplus(x @ w) * count])
+        return it.trained(x @ out, v1.train.MomentumOptimizer(0.1, 0.9))
+
+
+def keras_2() -> Program:
+    """Layers of Keras 2, of which the recurrent ones are functions."""
+    import tf_keras
+
+    it = Classifier()
+    with it.graph.as_default():
+        x = tf_keras.layers.LSTM(8, return_sequences=True)(it.image[..., 0])
+        x = tf_keras.layers.GRU(8)(tf_keras.layers.BatchNormalization()(x, training=True))
+        return it.trained(tf_keras.layers.Dense(10)(x), v1.train.AdamOptimizer(0.01))
+
+
 PROGRAMS = [rnn, rnn_in_frames, dynamic_rnn, layers, reference_variables, branches, sparse_embedding, dataset]
 PROGRAMS += [array_loops, python_operators, estimator]
+PROGRAMS += [functions, second_order, branches_in_loops, choices, keras_2]

@@ -24,7 +24,8 @@ TOPICS: list[types.ModuleType] = [graph_programs, function_programs, keras_progr
 
 
 # In these, TensorFlow's optimizer changes arithmetic if no tool looks at what is between.
-OPTIMIZED = [graph_programs.sparse_embedding, function_programs.gathered, function_programs.mapped]
+OPTIMIZED = [graph_programs.sparse_embedding, graph_programs.choices, graph_programs.keras_2]
+OPTIMIZED += [function_programs.gathered, function_programs.mapped]
 OPTIMIZED += [keras_programs.transformer, keras_programs.gru, keras_programs.convolutions, keras_programs.adversarial]
 
 

@@ -12,7 +12,7 @@ REASONS = {
     "thread": "it runs on another thread, which has entered no scope: `threading.Thread`, `torch.jit.fork`",
     "noise": "it is bookkeeping of the framework: `profiler::*`, `prim::*`, `lift_fresh`",
     "backward": "a backward operator is made of it; tools see the autograd node as a whole",
-    "graph": "it is inside a function that a v1 graph of TensorFlow calls",
+    "graph": "it is inside a function that a v1 graph of TensorFlow calls, and a warning says why that is not copied",
     "compiled": (
         'it is inside a compiled function, under `apply(..., compiled="graph")`, where tools cannot be shown it; or the '
         "function runs without tools, and a warning says why"

@@ -116,6 +116,11 @@ build_gradients = _patchable("python.ops.gradients_util", "_GradientsHelper")
 queue_of_gradients = _patchable("python.ops.gradients_util", "collections")
 register_vectorized = _get("python.ops.parallel_for.pfor", "RegisterPFor")
 concrete_function_callbacks = _get("python.eager.polymorphic_function.transform", "CONCRETE_FUNCTION_CALLBACKS")
+_function_def_to_graph = _get("python.framework.function_def_to_graph", "function_def_to_graph")
+_from_func_graph = _get("python.eager.polymorphic_function.atomic_function", "from_func_graph")
+_FUNCTION_ATTRIBUTES = _get("python.eager.polymorphic_function.attributes", "MONOMORPHIC_FUNCTION_ALLOWLIST")
+# They say which functions belong together, and copies do not.
+_LINKS = frozenset({"forward_function_name", "backward_function_name", "api_implements", "_implements"})
 AtomicFunction = _get("python.eager.polymorphic_function.atomic_function", "AtomicFunction")
 DATASET_FUNCTION = _get("python.eager.polymorphic_function.attributes", "TF_DATA_FUNCTION")
 XLA_COMPILE = _get("python.eager.polymorphic_function.attributes", "XLA_COMPILE")
@@ -446,8 +451,9 @@ def has_no_gradient(op_type: str) -> bool:
 
 
 def graph_of(function: Any) -> Any:
-    """The graph that an AtomicFunction was made of; None if it was made of something else."""
-    return function._cached_graph
+    """The graph that a function was made of; None if it was made of something else, such as a definition that was
+    imported."""
+    return getattr(function, "_cached_graph", None)
 
 
 def vectorized(conversion: Any, tensor: Any) -> Any:
@@ -461,10 +467,54 @@ def runs_eagerly(function: Any) -> bool:
 
 def function_names(op: Any) -> list[str]:
     """The names of the functions that a node runs."""
-    functions = []
-    for attribute in op.node_def.attr.values():
-        functions += [attribute.func.name, *(each.name for each in attribute.list.func)]
-    return [name for name in functions if name]
+    return names_in(op.node_def)
+
+
+def names_in(node_def: Any) -> list[str]:
+    """The names of the functions that a node runs, of its definition."""
+    return [name for _, name in functions_in(node_def)]
+
+
+def functions_in(node_def: Any) -> list[tuple[str, str]]:
+    """The functions that a node runs, of its definition: "then_branch" or the like, and the name."""
+    return [(part, function.name) for part, function in _functions_in(node_def)]
+
+
+def _functions_in(node_def: Any) -> list[tuple[str, Any]]:
+    found = []
+    for part, attribute in sorted(node_def.attr.items()):
+        listed = ((f"{part}/{i}", each) for i, each in enumerate(attribute.list.func))
+        found += [(part, attribute.func), *listed]
+    return [(part, function) for part, function in found if function.name]
+
+
+def rename_functions(node_def: Any, names: dict[str, str]) -> bool:
+    """Has the node of this definition run other functions. True if it ran any of those."""
+    renamed = [function for _, function in _functions_in(node_def) if function.name in names]
+    for function in renamed:
+        function.name = names[function.name]
+    return bool(renamed)
+
+
+def definition_of_function(graph: Any, name: str) -> Any:
+    """The FunctionDef of a function that nodes of this graph run; None if there is none."""
+    found = find_function(graph, name)
+    return None if found is None else found.cached_definition
+
+
+def graph_of_definition(graph: Any, definition: Any) -> Any:
+    """A new graph of a function that nodes of `graph` may run."""
+    with graph.as_default():
+        found = _function_def_to_graph(definition, propagate_device_spec=True)
+    found._output_names = None  # they are names of tensors that taps may replace
+    return found
+
+
+def add_function(graph: Any, name: str, body: Any, attributes: Any) -> None:
+    """Makes a function of a graph of our own. Nodes of `graph` may then run it."""
+    known = {key: value for key, value in attributes.items() if key in _FUNCTION_ATTRIBUTES and key not in _LINKS}
+    with graph.as_default():
+        graph._add_function_recursive(_from_func_graph(name, body, known))
 
 
 def find_function(graph: Any, name: str) -> Any:
@@ -475,6 +525,17 @@ def find_function(graph: Any, name: str) -> Any:
             return found
         graph = getattr(graph, "outer_graph", None)
     return None
+
+
+def order_of_functions(graph: Any, is_kept: Callable[[str], bool]) -> list[str]:
+    """The names of a graph's functions, in the order in which a graph that has those alone is exported. TensorFlow has
+    them in a hash table."""
+    other = tf.Graph()
+    for name, function in graph._functions.items():
+        if is_kept(name):
+            other._add_function(function)
+    definition, _ = as_graph_def.original(other)
+    return [function.signature.name for function in definition.library.function]
 
 
 def cached_contexts(cache: Any) -> list[Any]:

@@ -226,7 +226,7 @@ def _instrument(graph: Any, toolset: _core.Toolset) -> None:
         attach.FUNCTION,
         operators,
         lambda plans: _lower(graph, site, plans),
-        function=bodies.label_of(graph),
+        position=bodies.position_of(graph),
         elsewhere=_shown_elsewhere,
         wants=attach.FUNCTION.wants if is_in_force and not coverage.is_open() else None,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -13,9 +13,13 @@ from amanda.drivers.tensorflow import port
 from amanda.drivers.tensorflow.front import running
 from amanda.drivers.tensorflow.front.unsupported import warn
 from amanda.drivers.tensorflow.lower import nodes
+from amanda.drivers.tensorflow.lower.changed import Changed
 from amanda.drivers.tensorflow.lower.cone import Cone
-from amanda.drivers.tensorflow.view import attach, coverage, order
-from amanda.drivers.tensorflow.view.graph_site import GraphSite, Plans
+from amanda.drivers.tensorflow.lower.copies import Copies
+from amanda.drivers.tensorflow.view import attach, bodies, coverage, op_types, order
+from amanda.drivers.tensorflow.view.called import Body, CalledFunctions
+from amanda.drivers.tensorflow.view.graph_site import GraphSite, Plans, Shown
+from amanda.drivers.tensorflow.view.saved import SavedValues
 
 _CACHE = "_amanda_artifacts"  # the attribute of a graph that has its ArtifactCache
 _MANY_CONES = 64
@@ -28,6 +32,50 @@ class Lowered(NamedTuple):
     fetches: list[Any]  # as TensorFlow's C API takes them
     targets: list[tf.Operation]  # in the C API's form they would keep the graph alive
     kept: list[object]
+
+
+class BodySite(GraphSite):
+    """The operators of a function that the graph calls."""
+
+    def __init__(
+        self,
+        body: Body,
+        called: CalledFunctions,
+        elsewhere: Callable[[tf.Operation], Shown | None],
+        saved: Callable[[], SavedValues],
+    ) -> None:
+        super().__init__(
+            attach.GRAPH,
+            body.operators,
+            lambda plans: None,
+            position=bodies.position_of(body.graph),
+            elsewhere=elsewhere,
+            wants=None if coverage.is_open() else attach.GRAPH.wants,
+        )
+        self._called, self._saved = called, saved
+
+    def show_call(self, op: tf.Operation, visitor: _core.GraphVisitor) -> None:
+        _report_unseen(self._called, op, visitor)
+
+    def refuse_edit(self, op: tf.Operation, point: str, tensor: tf.Tensor) -> str | None:
+        return self._saved().refuse(op, point, tensor)
+
+
+def _report_unseen(called: CalledFunctions, op: tf.Operation, visitor: _core.GraphVisitor) -> None:
+    """Reports the functions that a call runs and that tools are not shown."""
+    reason = called.reason(op)
+    if reason is None:
+        return
+    visitor.unseen(op.name, f"{op.type} in a v1 graph calls functions whose operators are not shown: {reason}")
+    ignored = op_types.PLUMBING | op_types.CALLS | op_types.IDENTITIES
+    inside = [
+        node.op for definition in called.definitions(op) for node in definition.node_def if node.op not in ignored
+    ]
+    for type in inside:
+        coverage.skipped(type, "graph")
+    known = filter(None, map(port.find_op_def, set(inside)))
+    if not inside or any(attach.GRAPH.wants(op_types.intern_definition(attach.GRAPH, each)) for each in known):
+        warn(f"a Session runs functions, and tools are not shown the operators in them: {reason}")
 
 
 class SessionSite(GraphSite):
@@ -43,25 +91,61 @@ class SessionSite(GraphSite):
         super().__init__(attach.GRAPH, (), self._build)
         self._graph, self._fetches, self._targets = graph, fetches, targets
         self._fed = frozenset(map(id, feeds))
+        self._sites: dict[Any, BodySite] = {}  # by graph
+        self._in_bodies: dict[Any, Plans] = {}
 
     def each_op(self, visitor: _core.GraphVisitor) -> None:
         roots = [tensor.op for tensor in self._fetches if id(tensor) not in self._fed] + [*self._targets]
         # As they were created: taps of a backward operator wait for those of its forward operator, which come first then.
         created = {op: i for i, op in enumerate(self._graph.get_operations())}
         self.operators = order.to_run(sorted(roots, key=lambda op: created.get(op, len(created))), self._fed)
+        called = self._called = CalledFunctions(self._graph, self.operators)
+        self._keep_streams(called)
+        saved = self._saved = functools.cache(lambda: SavedValues(called, self.operators))
+        for body in called.bodies():
+            site = self._sites[body.graph] = BodySite(body, called, self._shown_in_bodies, saved)
+            site.each_op(visitor)
         super().each_op(visitor)
 
+    def lower(self, sites: list[tuple[int, list[_core.Tap]]]) -> object:
+        shown = [each for site in self._sites.values() for each in site.shown.values()]
+        for index, taps in sites:
+            if index < len(shown):
+                self._in_bodies.setdefault(shown[index].op.graph, []).append((shown[index], taps))
+        return super().lower([(index - len(shown), taps) for index, taps in sites if index >= len(shown)])
+
     def show_call(self, op: tf.Operation, visitor: _core.GraphVisitor) -> None:
-        visitor.unseen(op.name, f"{op.type} in a v1 graph: operators in functions are not shown")
-        coverage.skipped(op.type, "graph")
-        warn(
-            "a Session runs a graph that calls functions, by tf.function or by control flow of TensorFlow 2: tools are not "
-            "shown the operators in them; run the function itself, or call tf.compat.v1.disable_control_flow_v2() before "
-            "the graph is built"
-        )
+        _report_unseen(self._called, op, visitor)
+
+    def _shown_in_bodies(self, op: tf.Operation) -> Shown | None:
+        return next((site.shown[op] for site in self._sites.values() if op in site.shown), None)
+
+    def _keep_streams(self, called: CalledFunctions) -> None:
+        """Calls are copied with all that is behind them. If that draws random numbers, the copies would draw others, so
+        that the calls are left as they are."""
+        if not any(op_types.draws(op) or called.keeps_state(op) for op in self.operators):
+            return
+        loops = order.Loops(self.operators)
+
+        def draws(op: tf.Operation) -> bool:
+            found = Changed(self.operators, [], {}, self._fed, loops, [op]).found
+            return any(op_types.draws(each) or called.keeps_state(each) for each in found)
+
+        for op in self.operators:
+            if op.type in op_types.CALLS and called.reason(op) is None and draws(op):
+                called.forbid(
+                    port.function_names(op), "random numbers are drawn behind them, which a copy would change"
+                )
 
     def _build(self, plans: Plans) -> Lowered:
-        cone = Cone(self, plans, self._fed)
+        edited = [
+            shown.op
+            for in_body in self._in_bodies.values()
+            for shown, taps in in_body
+            if any(tap.kind != "observe" for tap in taps)
+        ]
+        functions = Copies(self._graph, self.backend, edited, self._saved)
+        cone = Cone(self, plans, self._fed, functions)
         is_final = self._graph.finalized
         ours = nodes.of(self._graph)
         ours.cones += 1
@@ -74,6 +158,9 @@ class SessionSite(GraphSite):
             if is_final:
                 port.unfinalize(self._graph)
             try:
+                for function in self._called.functions:
+                    graph = function.graph
+                    functions.add(function, self._sites[graph], self._in_bodies.get(graph, []))
                 cone.build()
             finally:
                 if is_final:

@@ -23,7 +23,9 @@ class Changed:
         gradients: Mapping[tf.Operation, links.Gradient],
         fed: Collection[int],
         loops: Loops,
+        calls: Collection[tf.Operation] = (),
     ) -> None:
+        """`calls`: those of functions that are copied."""
         self.found: set[tf.Operation] = set()
         self._loops = loops
         self._backward: dict[tf.Operation, list[tf.Operation]] = {}
@@ -33,7 +35,7 @@ class Changed:
         for op in operators:
             for before in (*(tensor.op for tensor in op.inputs if id(tensor) not in fed), *op.control_inputs):
                 self._users.setdefault(before, []).append(op)
-        self._spread([op for shown, taps in plans for op in self._begin(shown, taps)])
+        self._spread([*calls, *(op for shown, taps in plans for op in self._begin(shown, taps))])
         self._keep_streams()
 
     def _begin(self, shown: Shown, taps: list[_core.Tap]) -> list[tf.Operation]:

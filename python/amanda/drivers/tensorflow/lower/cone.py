@@ -14,6 +14,7 @@ from amanda import _core
 from amanda.drivers.tensorflow import port
 from amanda.drivers.tensorflow.lower import nodes, stacks, tap_nodes
 from amanda.drivers.tensorflow.lower.changed import Changed
+from amanda.drivers.tensorflow.lower.copies import Copies
 from amanda.drivers.tensorflow.view.graph_site import GraphSite, Plans, Shown
 from amanda.drivers.tensorflow.view.order import Loops, is_back_edge
 
@@ -30,9 +31,10 @@ class _Late(NamedTuple):
 class Cone:
     """The operators that run instead of some fetches and targets."""
 
-    def __init__(self, site: GraphSite, plans: Plans, fed: Collection[int]) -> None:
+    def __init__(self, site: GraphSite, plans: Plans, fed: Collection[int], functions: Copies) -> None:
         self._graph = site.operators[0].graph
         self._operators, self._gradients, self._fed = site.operators, site.gradients, fed
+        self._functions = functions
         self._plans = {shown.op: (shown, taps) for shown, taps in plans}
         self._nodes = nodes.of(self._graph)
         self._taps = tap_nodes.TapNodes(site.backend, self._graph)
@@ -53,15 +55,17 @@ class Cone:
     @property
     def kept(self) -> list[object]:
         """Must live as long as the graph runs."""
-        return list(self._taps.kept)
+        return [*self._taps.kept, *self._functions.kept]
 
     def build(self) -> None:
+        calls = self._functions.calls(self._operators)
         self._changed = Changed(
-            self._operators, list(self._plans.values()), self._gradients, self._fed, self._loops
+            self._operators, list(self._plans.values()), self._gradients, self._fed, self._loops, calls
         ).found
         for op in self._operators:
             if op in self._changed or op in self._plans:
                 self._build(op)
+        self.tap_ops += [self._copies[op] for op in calls]
         self._order_iterations()
         for late in self._late:
             before = self._copies[late.before]
@@ -214,6 +218,7 @@ class Cone:
 
     def _node_def(self, op: tf.Operation) -> object:
         node_def = op.node_def
+        self._functions.rename(node_def)
         if "frame_name" in node_def.attr:
             name = node_def.attr["frame_name"].s.decode()
             renamed = self._renamed.setdefault(name, f"{nodes.PREFIX}{self._nodes.count}/{name}")

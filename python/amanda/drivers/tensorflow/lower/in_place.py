@@ -20,11 +20,12 @@ from amanda.drivers.tensorflow.view.graph_site import Plans, Shown
 from amanda.drivers.tensorflow.view.links import Gradient
 
 
-def running(graph: Any) -> list[tf.Operation]:
+def running(graph: Any, roots: Sequence[tf.Operation] | None = None) -> list[tf.Operation]:
     """The operators that a function's results and effects need, as they were created, but operands before users and
-    forward operators before their backward operators. The others never run."""
+    forward operators before their backward operators. The others never run. `roots`: those that give the results and the
+    effects, if they are not those of the graph."""
     needs: dict[tf.Operation, set[tf.Operation]] = {}
-    waiting = [*(tensor.op for tensor in graph.outputs), *graph.control_outputs]
+    waiting = [*(tensor.op for tensor in graph.outputs), *graph.control_outputs] if roots is None else [*roots]
     while waiting:
         op = waiting.pop()
         if op not in needs:
@@ -66,7 +67,9 @@ def _sorted(
 class InPlace:
     """The edges of one graph, as they will be."""
 
-    def __init__(self, graph: Any, of_backward: Mapping[tf.Operation, Gradient]) -> None:
+    def __init__(
+        self, graph: Any, of_backward: Mapping[tf.Operation, Gradient], backend: _core.GraphBackend = attach.FUNCTION
+    ) -> None:
         self._graph = graph
         self._backward: dict[tf.Operation, list[tf.Operation]] = collections.defaultdict(list)
         for op, gradient in of_backward.items():
@@ -83,7 +86,7 @@ class InPlace:
         self._replaced: dict[tf.Operation, tf.Operation] = {}
         self._roots: list[tf.Operation] = []
         self._last: dict[tf.Operation, tf.Operation] = {}
-        self._taps = tap_nodes.TapNodes(attach.FUNCTION, graph)
+        self._taps = tap_nodes.TapNodes(backend, graph)
 
     def insert(self, plans: Plans) -> tap_nodes.TapNodes:
         """Creates the taps, and then moves the edges. Keep what it returns as long as the graph runs."""

@@ -12,6 +12,8 @@ from amanda.drivers.tensorflow import port
 
 #: The names of our nodes begin with it.
 PREFIX = "amanda/"
+#: The names of our functions begin with it.
+FUNCTION_PREFIX = "__amanda_"
 
 _ATTRIBUTE = "_amanda_nodes"
 

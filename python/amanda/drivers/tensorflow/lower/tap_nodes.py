@@ -119,7 +119,7 @@ class TapNodes:
     ) -> Any:
         load()
         node = _tensorflow.TapNode(
-            self._operator(shown),
+            operator_of(self._backend, shown),
             tap.id,
             [address for address, _ in wired.args],
             [address for address, _ in wired.results],
@@ -133,22 +133,29 @@ class TapNodes:
         node_def.attr["Tout"].list.type.extend([tensor.dtype.base_dtype.as_datatype_enum for tensor in likes])
         return node_def
 
-    def _operator(self, shown: Shown) -> _tensorflow.Operator:
-        known: _tensorflow.Operator | None = getattr(shown.op, _ATTRIBUTE, None)
-        if known is None:
-            known = _tensorflow.Operator(
-                self._backend.name_space,
-                shown.type,
-                shown.place.id,
-                len(shown.inputs),
-                len(shown.outputs),
-                module_path=shown.place.module_path,
-                source=shown.place.source,
-                refuse=shown.refuse,
-                forward=self._operator(shown.forward) if shown.forward else None,
-            )
-            setattr(shown.op, _ATTRIBUTE, known)
-        return known
+
+def operator_of(backend: _core.GraphBackend, shown: Shown) -> _tensorflow.Operator:
+    """The part that the taps of an operator share, in all graphs that have it."""
+    known: _tensorflow.Operator | None = getattr(shown.op, _ATTRIBUTE, None)
+    if known is None:
+        known = _tensorflow.Operator(
+            backend.name_space,
+            shown.type,
+            shown.place.id,
+            len(shown.inputs),
+            len(shown.outputs),
+            module_path=shown.place.module_path,
+            source=shown.place.source,
+            refuse=shown.refuse,
+            forward=operator_of(backend, shown.forward) if shown.forward else None,
+        )
+        setattr(shown.op, _ATTRIBUTE, known)
+    return known
+
+
+def share(backend: _core.GraphBackend, shown: Shown, copy: tf.Operation) -> None:
+    """A copy of an operator is the same operator for tools."""
+    setattr(copy, _ATTRIBUTE, operator_of(backend, shown))
 
 
 @functools.cache

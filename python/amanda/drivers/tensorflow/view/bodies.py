@@ -4,11 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from amanda.drivers.tensorflow import port
+
+_POSITION = "_amanda_position"  # the attribute of a graph that a v1 graph calls
+
+
+class Position(NamedTuple):
+    """The position of a graph in the program, for ids and module paths of its operators."""
+
+    function: str
+    path: str
+
+
+def position(graph: Any) -> Position | None:
+    """The position that a graph was given because a v1 graph calls it."""
+    return getattr(graph, _POSITION, None)
+
+
+def set_position(graph: Any, where: Position) -> None:
+    setattr(graph, _POSITION, where)
+
+
+def position_of(graph: Any) -> Position:
+    """The position of any graph."""
+    return position(graph) or Position(label_of(graph) if port.is_function(graph) else "", "")
 
 
 def label_of(graph: Any) -> str:

@@ -334,4 +334,4 @@ def _named(op: tf.Operation) -> tuple[str, places.Place]:
 
 
 def _place(op: tf.Operation) -> places.Place:
-    return places.place_of(op, bodies.label_of(op.graph) if port.is_function(op.graph) else "")
+    return places.place_of(op, *bodies.position_of(op.graph))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from amanda import _core
-from amanda.drivers.tensorflow.view import coverage, links, op_types, places, structure
+from amanda.drivers.tensorflow.view import bodies, coverage, links, op_types, places, structure
 from amanda.drivers.tensorflow.view.op_types import Operand
 
 
@@ -41,16 +41,15 @@ class GraphSite:
         operators: Sequence[tf.Operation],
         lower: Callable[[Plans], object],
         *,
-        function: str = "",
-        path: str = "",
+        position: bodies.Position = bodies.Position("", ""),  # noqa: B008
         elsewhere: Callable[[tf.Operation], Shown | None] = lambda op: None,
         wants: Callable[[int], bool] | None = None,
     ) -> None:
         """`operators`: all of the graph that run, operands before users. `elsewhere`: those that other graphs of the same
         program showed before, under the same toolset. `wants` says whether a tool asks for a
-        type; if it is None, all operators are shown. `function` and `path`: see `places.place_of`."""
+        type; if it is None, all operators are shown. `position`: of the graph."""
         self.backend, self.operators, self._lower = backend, operators, lower
-        self._function, self._path = function, path
+        self._position = position
         self._elsewhere, self._wants = elsewhere, wants
         self.gradients: dict[tf.Operation, links.Gradient] = {}
         self.shown: dict[tf.Operation, Shown] = {}
@@ -75,6 +74,10 @@ class GraphSite:
 
     def show_call(self, op: tf.Operation, visitor: _core.GraphVisitor) -> None:
         """A node that runs a function. Functions that are graphs of their own are instrumented there."""
+
+    def refuse_edit(self, op: tf.Operation, point: str, tensor: tf.Tensor) -> str | None:
+        """The reason why this graph has no place for an edit of an operand; None if it has one."""
+        return None
 
     def _shown(self, op: tf.Operation, gradient: links.Gradient | None) -> Shown:
         if gradient is None:
@@ -104,11 +107,11 @@ class GraphSite:
     def _make(
         self, op: tf.Operation, inputs: tuple[Operand, ...], outputs: tuple[Operand, ...], forward: Shown | None
     ) -> Shown:
-        place = places.place_of(op, self._function, self._path)
+        place = places.place_of(op, *self._position)
         if forward:  # of the program, a backward operator is where its forward operator is
             place = place._replace(module_path=forward.place.module_path, source=forward.place.source)
         type = op_types.intern(self.backend, op)
-        refuse = Refusal(op, inputs, outputs, forward is not None)
+        refuse = Refusal(op, inputs, outputs, forward is not None, self.refuse_edit)
         site = _core.OpSite(
             self.backend,
             type,
@@ -168,8 +171,14 @@ class Refusal:
     """The reasons why an operator cannot be replaced, or an operand cannot be edited."""
 
     def __init__(
-        self, op: tf.Operation, inputs: tuple[Operand, ...], outputs: tuple[Operand, ...], is_backward: bool
+        self,
+        op: tf.Operation,
+        inputs: tuple[Operand, ...],
+        outputs: tuple[Operand, ...],
+        is_backward: bool,
+        refuse_edit: Callable[[tf.Operation, str, tf.Tensor], str | None],
     ) -> None:
+        self._op, self._operands, self._refuse_edit = op, {"before": inputs, "after": outputs}, refuse_edit
         self._is_backward, self._draws = is_backward, op_types.draws(op)
         self._inputs = [_kind(op.inputs, operand) for operand in inputs]
         self._constants = [not is_backward and op_types.must_be_constant(op, operand) for operand in inputs]
@@ -190,7 +199,13 @@ class Refusal:
             return "it is a shape that TensorFlow must know when it builds the graph"
         kinds = self._inputs if point == "before" else self._outputs
         kind = kinds[position] if position < len(kinds) else None
-        return kind and f"it is {kind}, which routines cannot give"
+        return (kind and f"it is {kind}, which routines cannot give") or self._refused(point, position)
+
+    def _refused(self, point: str, position: int) -> str | None:
+        operands, tensors = self._operands[point], self._op.inputs if point == "before" else self._op.outputs
+        operand = operands[position] if position < len(operands) else None
+        reasons = (self._refuse_edit(self._op, point, tensors[index]) for _, index in op_types.members(operand))
+        return next(filter(None, reasons), None)
 
 
 def _kind(tensors: Sequence[tf.Tensor], operand: Operand) -> str | None:

@@ -25,7 +25,7 @@ PLUMBING = _HOLDS | _VARIABLES | _FRAMES | _STACKS | {"NoOp", "ControlTrigger", 
 #: Nodes that run functions, which have operators of their own.
 _CALLS = {"If", "While", "Case", "PartitionedCall"}
 CALLS = _CALLS | {f"Stateless{name}" for name in _CALLS} | {"StatefulPartitionedCall", "SymbolicGradient"}
-_IDENTITIES = {"Identity", "IdentityN"}
+IDENTITIES = {"Identity", "IdentityN"}
 # An identity after one of these only reads or passes on its value.
 _PASSED_ON = _VARIABLES | {"Switch", "RefSwitch", "Merge", "RefMerge", "Exit", "RefExit"}
 
@@ -105,7 +105,7 @@ def computes(op: tf.Operation) -> bool:
     """True if the node is an operator, judging by this node alone. `links` distinguishes sums of gradients."""
     if op.type in PLUMBING or op.type in CALLS:
         return False
-    return op.type not in _IDENTITIES or not _only_passes_on(op)
+    return op.type not in IDENTITIES or not _only_passes_on(op)
 
 
 def draws(op: tf.Operation) -> bool:
@@ -128,7 +128,7 @@ def has_effects(op: tf.Operation) -> bool:
 
 
 def is_identity(op: tf.Operation) -> bool:
-    return op.type in _IDENTITIES
+    return op.type in IDENTITIES
 
 
 def _only_passes_on(op: tf.Operation) -> bool:

@@ -38,13 +38,9 @@ def origins(symbol: object) -> list[Origin] | None:
 def _origin(tensor: tf.Tensor) -> Origin:
     op = tensor.op
     if op_types.computes(op):
-        return Origin(places.place_of(op, _function_of(op.graph)).id)
+        return Origin(places.place_of(op, *bodies.position_of(op.graph)).id)
     is_parameter = op.type in _VARIABLES or tensor.dtype == tf.resource
-    return Origin(None, (_function_of(op.graph), tensor.name), is_parameter)
-
-
-def _function_of(graph: tf.Graph) -> str:
-    return bodies.label_of(graph) if port.is_function(graph) else ""
+    return Origin(None, (bodies.position_of(op.graph).function, tensor.name), is_parameter)
 
 
 def _passed_on(tensor: tf.Tensor) -> Sequence[tf.Tensor] | None:

@@ -40,8 +40,9 @@ def place_of(op: tf.Operation, function: str = "", path: str = "") -> Place:
 
 
 def source_of(op: tf.Operation) -> str:
-    """The innermost line of the program, outside libraries that build graphs, which created the operator."""
-    for frame in reversed(op.traceback):
+    """The innermost line of the program, outside libraries that build graphs, which created the operator. Empty if it was
+    imported."""
+    for frame in reversed(op.traceback or ()):
         if not is_library(frame.filename):
             return frames.encodable(f"{frame.filename}:{frame.lineno}")
     return ""
