@@ -1,7 +1,5 @@
 """CausalDiff: planted faults are found, each exactly, and nothing that follows from them. Records survive what happens."""
 
-import dataclasses
-import inspect
 import json
 import math
 import re
@@ -9,28 +7,10 @@ import re
 import amanda
 import pytest
 import torch
-import torch.nn.functional as F
-from amanda.tools.diff import CausalDiff, RecordDiff, Recorder, matching, record_writer
+from amanda.tools.diff import CausalDiff, Recorder, record_writer
 from amanda.tools.diff import record as records
-from amanda.tools.diff.record import Record
+from diff_runs import causes, train
 from torch import nn
-
-
-def train(*, beta=0.999, eps=1e-5, seed=0, change=None, scale=1.0, steps=3, weight_decay=0.01):
-    """Trains a small network. Nothing but the keywords may differ between two calls."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8, eps=eps), nn.Dropout(0.5), nn.Linear(8, 3))
-    if change:
-        with amanda.disabled():
-            change(model)
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, beta), weight_decay=weight_decay)
-    x = torch.randn(5, 4)
-    torch.manual_seed(seed)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        (model(x) * scale).square().sum().backward()
-        optimizer.step()
-    return [parameter.detach().clone() for parameter in model.parameters()]
 
 
 @pytest.fixture
@@ -39,13 +19,6 @@ def reference(tmp_path):
     with Recorder(tmp_path / "reference") as recorder, amanda.apply(recorder):
         train()
     return tmp_path / "reference"
-
-
-def causes(reference, run=train, tolerances=None, **changed):
-    diff = CausalDiff(reference, **tolerances or {})
-    with amanda.apply(diff):
-        run(**changed)
-    return [(row.kind, row.name, row.backward_op, row.module_path, row.note) for row in diff.rows()]
 
 
 def test_recording_changes_nothing_and_equal_runs_do_not_differ(tmp_path):
@@ -220,157 +193,6 @@ def test_eager_against_compiled(tmp_path):
         assert [row.note for row in diff.rows()] == expected, diff.rows()
 
 
-def test_two_programs_that_part(tmp_path):
-    def run(other=False):
-        x = torch.ones(4, 4).exp().sin()
-        if other:
-            for operator in (torch.cos, torch.tanh, torch.sqrt, torch.abs):
-                x = operator(x)
-        else:
-            for operator in (torch.sinh, torch.cosh, torch.log1p):
-                x = operator(x)
-        return x
-
-    with Recorder(tmp_path / "r") as recorder, amanda.apply(recorder):
-        run()
-    diff = CausalDiff(tmp_path / "r")
-    with amanda.apply(diff):
-        run()
-    assert diff.parting is None
-    with amanda.apply(diff := CausalDiff(tmp_path / "r")):
-        run(other=True)
-    assert [(row.kind, row.name, row.note) for row in diff.rows()] == [
-        ("only in this run", "aten::cos", "and 3 more from here on"),
-        ("only in reference", "aten::sinh", "and 2 more from here on"),
-    ]
-    assert re.fullmatch(
-        r"the programs part at aten::cos \(.*test_diff_tool.py:\d+\), where the reference has aten::sinh "
-        r"\(.*test_diff_tool.py:\d+\): of 4 operators from there on, none has a counterpart",
-        str(diff.parting),
-    )
-    assert str(dataclasses.replace(diff.parting, counterparts=1)).endswith("from there on, 1 has a counterpart")
-    assert str(dataclasses.replace(diff.parting, counterparts=2)).endswith("from there on, 2 have a counterpart")
-    assert "the programs part at" in str(diff.table())
-    assert diff.answer().startswith(str(diff.parting))
-
-
-class Original(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(8, eps=1e-12), nn.Linear(8, 16), nn.Linear(16, 8)
-
-    def forward(self, x):
-        hidden = self.norm(x)
-        hidden = self.up(hidden)
-        hidden = F.gelu(hidden)
-        return x + self.down(hidden)
-
-
-class Port(nn.Module):
-    """Other lines, and the same names, or others."""
-
-    def __init__(self, names, eps=1e-12, approximate="none"):
-        super().__init__()
-        self.names, self.approximate = names, approximate
-        for name, layer in zip(names, (nn.LayerNorm(8, eps=eps), nn.Linear(8, 16), nn.Linear(16, 8)), strict=True):
-            self.add_module(name, layer)
-
-    def forward(self, given):
-        a, b, c = (self.get_submodule(name) for name in self.names)
-        return given + c(F.gelu(b(a(given)), approximate=self.approximate))
-
-
-def computed(kind, *arguments, steps=2, **more):
-    torch.manual_seed(0)
-    with amanda.disabled():  # memory of new parameters may hold anything
-        model = nn.Sequential(*(kind(*arguments, **more) for _ in range(2)))
-    for _ in range(steps):
-        model(torch.randn(3, 5, 8)).square().sum().backward()
-
-
-NAMES = [("norm", "up", "down"), ("ln", "fc1", "fc2")]
-
-
-@pytest.mark.parametrize("names", NAMES, ids=["the same names", "other names"])
-def test_a_port_of_other_code_is_compared(tmp_path, names, monkeypatch):
-    """Its lines are not those of the original: neither file has the other's."""
-    lines = inspect.getsource(Original).splitlines()
-    monkeypatch.setattr(matching, "_lines_of", lambda _: {"it has lines"} - {line.strip() for line in lines})
-    with Recorder(tmp_path / "r") as recorder, amanda.apply(recorder):
-        computed(Original)
-
-    def changes(**more):
-        with amanda.apply(diff := CausalDiff(tmp_path / "r")):
-            computed(Port, names, **more)
-        forward = [row for row in diff.rows() if not row.backward_op]
-        return [(row.name, row.note) for row in forward], [row for row in diff.rows() if row.kind == "operator"], diff
-
-    right, operators, diff = changes()
-    assert (right, operators, diff.parting) == ([], [], None)
-    eps = ("aten::layer_norm", "eps: 1e-12 -> 1e-05")
-    found, operators, diff = changes(eps=1e-5, approximate="tanh")
-    assert set(found) == {eps, ("aten::gelu", "approximate: 'none' -> 'tanh'")}
-    assert diff.answer().startswith("the largest of 2 changes: ")
-    assert all(not row.backward_op for row in operators)
-
-
-def test_an_operator_in_place_of_another_and_whether_it_moved_a_result(tmp_path):
-    """Heads of attention that are repeated in another order, of equal and of other heads."""
-
-    def run(x, repeats):
-        y = repeats(x, 2)
-        return y.softmax(-1) * 2
-
-    def interleaved(x, times):
-        return x.repeat_interleave(times, 0)
-
-    def repeated(x, times):
-        return x.repeat(times, 1)
-
-    for x, moves in ((torch.randn(2, 4), True), (torch.randn(1, 4).repeat(2, 1), False)):
-        with Recorder(tmp_path / f"{moves}") as recorder, amanda.apply(recorder):
-            run(x, interleaved)
-        with amanda.apply(diff := CausalDiff(tmp_path / f"{moves}")):
-            run(x, repeated)
-        assert [row.name.partition(".")[0] for row in diff.rows()] == ["aten::repeat", "aten::repeat_interleave"]
-        assert ("went on with the reference's results" in diff.answer()) == moves
-
-
-def test_an_argument_changes_beside_an_operator_that_only_the_reference_has(tmp_path):
-    def run(port=False):
-        torch.manual_seed(0)
-        layer = nn.Conv2d(3, 4, 3, stride=2, padding=1 if port else 0)
-        x = torch.randn(1, 3, 8, 8)
-        return layer(x if port else F.pad(x, (0, 1, 0, 1)))
-
-    with Recorder(tmp_path / "r") as recorder, amanda.apply(recorder):
-        run()
-    with amanda.apply(diff := CausalDiff(tmp_path / "r")):
-        run(port=True)
-    assert [(row.kind, row.name, row.note) for row in diff.rows()] == [
-        ("operator", "aten::conv2d", "padding: [0, 0] -> [1, 1]"),
-        ("only in reference", "aten::pad", ""),
-    ]
-
-
-def test_a_fault_in_a_backward_pass_of_an_operator_that_was_a_cause_in_another_run(tmp_path):
-    def run(fault=False):
-        for step in range(3):
-            x = torch.linspace(1, 2, 3).requires_grad_()
-            y = x * (2.0 if fault and step == 0 else 1.0)
-            if fault and step == 2:
-                y.grad_fn.register_prehook(lambda gradients: (gradients[0] * 3,))
-            y.exp().sum().backward()
-
-    with Recorder(tmp_path / "r") as recorder, amanda.apply(recorder):
-        run()
-    found = causes(tmp_path / "r", run, fault=True)
-    assert [row[:3] for row in found] == [
-        ("operator", "aten::mul.Tensor", ""),
-        ("input", "aten::mul.Tensor", "MulBackward0"),
-    ]
-
-
 def test_an_operator_that_was_left_out(reference):
     """AdamW has no multiplication for a decay of zero. That shifts the ids of others on the same line of the program."""
     found = causes(reference, weight_decay=0.0)
@@ -391,113 +213,6 @@ def test_an_operator_that_was_put_between_others_of_its_type(tmp_path):
         run()
     found = causes(tmp_path / "r", run, nesterov=True)
     assert {row[:2] for row in found} == {("only in this run", "aten::_foreach_add_.List")}, found
-
-
-def test_a_fault_in_a_backward_pass_only(tmp_path):
-    class Twice(torch.autograd.Function):
-        factor = 2.0
-
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient * Twice.factor
-
-    def run():
-        torch.manual_seed(0)
-        layer = nn.Linear(4, 4)
-        Twice.apply(layer(torch.ones(2, 4))).exp().sum().backward()
-
-    with Recorder(tmp_path / "r") as recorder, amanda.apply(recorder):
-        run()
-    Twice.factor = 2.5
-    found = causes(tmp_path / "r", run)
-    assert [(kind, backward_op) for kind, _, backward_op, _, _ in found] == [("operator", "TwiceBackward")]
-
-
-LEAVES = {
-    "hook": [("input", "aten::linear", "AccumulateGrad", "", "gradient (0.weight)")],
-    "sum": [("operator", "aten::linear", "AccumulateGrad", "", "grad: tensor float32[4] -> None")],
-    "hook behind": [("operator", "aten::linear", "AccumulateGrad", "", "")],
-}
-
-
-@pytest.mark.parametrize("steps", [False, True], ids=["gradients", "optimizer"])
-@pytest.mark.parametrize("fault", LEAVES)
-def test_a_gradient_that_no_operator_made(tmp_path, fault, steps):
-    def double(parameter):
-        parameter.grad.mul_(2)
-
-    def run(fault=""):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 4))
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        if fault == "hook":
-            model[0].weight.register_hook(lambda gradient: gradient * 2)
-        if fault == "hook behind":
-            model[0].weight.register_post_accumulate_grad_hook(double)
-        for _ in range(2):
-            if fault == "sum":
-                model.zero_grad()
-            model(torch.ones(3, 4)).sum().backward()
-        if steps:
-            optimizer.step()
-        return [model[0].weight.grad.clone(), model[0].bias.grad.clone()]
-
-    alone = run()
-    with Recorder(tmp_path / "r") as recorder, amanda.apply(recorder):
-        recorded = run()
-    assert causes(tmp_path / "r", run) == []
-    diff = CausalDiff(tmp_path / "r")
-    with amanda.apply(diff):
-        healed = run(fault)
-    found = [(row.kind, row.name, row.backward_op, row.module_path, row.note) for row in diff.rows()]
-    assert [(*row[:3], "", row[4]) for row in found] == LEAVES[fault]
-    assert all(map(torch.equal, recorded, alone))
-    assert all(map(torch.equal, healed, alone)), "it goes on with the reference's gradients"
-    with Recorder(tmp_path / "other") as recorder, amanda.apply(recorder):
-        run(fault)
-    rows = RecordDiff(tmp_path / "r", tmp_path / "other").rows()
-    assert LEAVES[fault][0] in [(row.kind, row.name, row.backward_op, "", row.note) for row in rows]
-
-
-@pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph=True")
-def test_gradients_that_are_part_of_a_graph_are_compared_and_not_written_to(tmp_path):
-    def run(scale=1.0):
-        weight = torch.full((2,), 3.0, requires_grad=True)
-        weight.register_hook(lambda gradient: gradient * scale)
-        weight.pow(3).sum().backward(create_graph=True)
-        (second,) = torch.autograd.grad(weight.grad.sum(), weight)
-        return second
-
-    alone = run()
-    with Recorder(tmp_path / "r") as recorder, amanda.apply(recorder):
-        recorded = run()
-    assert torch.equal(recorded, alone)
-    assert causes(tmp_path / "r", run) == []
-    assert causes(tmp_path / "r", run, scale=2.0)[0] == (
-        "input",
-        "aten::pow.Tensor_Scalar",
-        "AccumulateGrad",
-        "",
-        "gradient",
-    )
-
-
-def test_gradients_of_leaves_are_stored_once(tmp_path):
-    weight = torch.ones(1000, requires_grad=True)
-    with Recorder(tmp_path / "r") as recorder, amanda.apply(recorder):
-        (weight * 2).sum().backward()
-    stored = {
-        number
-        for _, execution in Record(tmp_path / "r").executions
-        for number in execution.results
-        if number is not None
-    }
-    assert recorder.bytes < 3.5 * weight.nbytes, "of mul, of its backward operator, of that of sum"
-    assert len(stored) == 5
 
 
 def test_another_dtype_is_compared_within_its_precision(tmp_path):
