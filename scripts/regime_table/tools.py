@@ -97,6 +97,7 @@ TOOLS = {
 }
 
 EXCEPTIONS = {
+    "AskedGradients": "a part of Check",
     "AttentionPruning": "a base class",
     "CompiledDiff": "it looks at the code of compiled functions, and at no operators",
     "CompiledFlops": "a part of Flops",

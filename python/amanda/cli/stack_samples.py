@@ -59,13 +59,13 @@ class StackSamples:
         self._switch = self._set = 0.0  # Python's seconds, before and while it is entered
 
     def __enter__(self) -> None:
-        self._switch = sys.getswitchinterval()
-        sys.setswitchinterval(min(SWITCH, self._switch))
-        self._set = sys.getswitchinterval()
         self.native_id, looked_at = threading.get_native_id(), threading.get_ident()
         take = functools.partial(self._take, looked_at, _Activity(looked_at, self.native_id))
         self._thread = threading.Thread(target=take, name="amanda samples", daemon=True)
         self._thread.start()
+        self._switch = sys.getswitchinterval()
+        sys.setswitchinterval(min(SWITCH, self._switch))
+        self._set = sys.getswitchinterval()
 
     def __exit__(self, *error: object) -> None:
         self._ended.set()

@@ -1,5 +1,7 @@
 """Check tells a schedule of steps that moves once an epoch from those that are right."""
 
+import functools
+
 import amanda
 import pytest
 import torch
@@ -65,3 +67,16 @@ def test_schedules_of_epochs(make):
 @pytest.mark.parametrize("by_epoch", [True, False])
 def test_training_that_ends_early(by_epoch):
     assert found(one_cycle, by_epoch=by_epoch, epochs=2) == []
+
+
+@pytest.mark.parametrize("planned", [None, float("inf"), "all"])
+def test_schedules_without_a_number_of_steps(planned):
+    def make(optimizer):
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, functools.partial(constant, num_training_steps=planned))
+
+    def constant(step, num_training_steps):
+        return 1.0
+
+    with amanda.apply(Check()) as check:
+        train(make, by_epoch=True)
+    assert (check.findings(), check.skipped) == ([], {})

@@ -356,6 +356,17 @@ def test_the_function_that_no_grad_decorates_is_named():
         assert re.search(r"\S+test_cuts_reasons.py:\d+$", text)
 
 
+def test_a_block_is_not_said_to_be_in_a_function_that_called_the_module_before():
+    model, tool = nn.Sequential(Decorated(4, 4), nn.Linear(4, 1)), GradientCuts()
+    with amanda.apply(tool):
+        model[0].encode(torch.randn(3, 4))
+        for _ in range(3):
+            with torch.no_grad():
+                h = model[0](torch.randn(3, 4)).relu()
+            model[1](h.clone()).square().mean().backward()
+    assert str(tool.findings()[0]).endswith("it ran under no_grad")
+
+
 def test_a_block_in_a_function_that_records_is_not_said_to_be_decorated():
     for encode in (Decorated.mixed, Decorated.within):
         assert str(encoder_and_head(encode).findings()[0]).endswith("it ran under no_grad")

@@ -27,6 +27,7 @@ from amanda.toolkit.loss_scaling import LossScaling
 from amanda.toolkit.optimizer_phase import OptimizerPhase
 from amanda.tools.capture import Capture, Patch
 from amanda.tools.check import Check
+from amanda.tools.check.asked_gradients import AskedGradients
 from amanda.tools.check.computed import ComputedInputs
 from amanda.tools.compiled_diff import CompiledDiff
 from amanda.tools.cupti_profiler import CuptiProfiler
@@ -94,6 +95,7 @@ def model(kind=Model):
 
 
 WITHOUT_RESULTS = {ComputedInputs, MappingTool, OptimizerPhase, SparsitySchedule}  # they write keys into contexts
+WITHOUT_RESULTS |= {AskedGradients}  # it calls rules
 # What these find are tensors, findings, files.
 WITHOUT_RESULTS |= {Capture, Check, InplaceErrors, NaNSentinel, Patch, Recorder}
 WITHOUT_RESULTS |= {amanda.StepTool, CompiledFlops, DeadUnits, LossScaling, WriteRecorder}  # parts of others

@@ -176,7 +176,7 @@ class Check(TellsSkips, Tool):
                 self._loads.close()
         ended_well = error is None or (isinstance(error, SystemExit) and not error.code)
         for rule in self._rules:
-            rule.at_end(ended_well)
+            rule.call(rule.at_end, ended_well)
 
     def _follow_optimizers(self) -> None:
         if self._steps is None:

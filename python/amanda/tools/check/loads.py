@@ -50,4 +50,4 @@ class Loads:
 
     def _on_load(self, load: Load) -> None:
         for rule in self._rules:
-            rule.after_load(load)
+            rule.call(rule.after_load, load)

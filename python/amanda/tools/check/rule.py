@@ -100,6 +100,13 @@ class Rule:
         )
         return framework in (prefixes or {"pytorch"}) or (framework == "tensorflow" and knows_steps)
 
+    def call(self, method: Callable[..., None], *arguments: Any) -> None:
+        """Calls one of its methods that PyTorch or Keras calls: a rule is no reason to end a program."""
+        try:
+            method(*arguments)
+        except Exception as error:
+            self._report.skips.add("failed", f"{self.name}: {type(error).__name__}: {error}")
+
     def before_backward(self) -> None:
         """Called when the program calls `backward()`."""
 

@@ -42,14 +42,14 @@ class OptimizerSteps:
         """The program calls `backward()`."""
         self._backward_passes += 1
         for rule in self._before_backward:
-            rule.before_backward()
+            rule.call(rule.before_backward)
 
     def _begin(self, optimizer: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         closure = (args[1] if len(args) > 1 else None) or kwargs.get("closure")
         number = self._counts.get(optimizer, 0)
         step = self._running[id(optimizer)] = Step(optimizer, number, closure is not None, self._backward_passes)
         for rule in self._before:
-            rule.before_step(step)
+            rule.call(rule.before_step, step)
 
     def _end(self, optimizer: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         step = self._running.pop(id(optimizer), None)
@@ -57,7 +57,7 @@ class OptimizerSteps:
             return  # it began before the scope
         step.passes_inside = self._backward_passes - step.backward_passes
         for rule in self._after:
-            rule.after_step(step)
+            rule.call(rule.after_step, step)
         self._counts[optimizer] = step.number + 1
         self._backward_passes = 0
         self.steps += 1

@@ -12,6 +12,8 @@ import torch
 from amanda.toolkit import Place
 from amanda.toolkit.torch import StorageWeakRef, WeakTensorRef
 
+from .unrecorded import unrecorded_by
+
 KEPT = 20_000  # steps of earlier rounds
 LONGEST = 50_000  # steps in a round, as of a program without backward passes
 
@@ -21,7 +23,6 @@ class Site(NamedTuple):
 
     place: Place
     function: str  # the autograd.Function in whose forward it runs; ""
-    unrecorded_by: str = ""  # the function that runs it under no_grad, in words
 
     @property
     def op(self) -> str:
@@ -60,12 +61,13 @@ class Outside(Source):
 class Step(Source):
     """One run of an operator."""
 
-    __slots__ = ("edges", "is_inference", "is_recorded", "site")
+    __slots__ = ("edges", "is_inference", "is_recorded", "site", "unrecorded_by")
 
     def __init__(self, number: int, site: Site, edges: list[Edge]) -> None:
         super().__init__(number)
         self.site, self.edges = site, edges
         self.is_recorded = self.is_inference = False  # by autograd; under inference_mode
+        self.unrecorded_by = ""  # the function that runs it under no_grad, in words
 
 
 class Edge(NamedTuple):
@@ -138,6 +140,8 @@ class Flow:
             step.is_recorded |= is_new
             step.is_inference |= tensor.is_inference()
             self._lies(tensor, step, is_new)
+        if not step.is_recorded and any(edge.requires_grad for edge in edges):
+            step.unrecorded_by = unrecorded_by()
         for tensor in written:
             self._lies(tensor, step, step.is_recorded)
             storage = _storage(tensor)

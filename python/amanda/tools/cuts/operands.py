@@ -9,11 +9,10 @@ from amanda.toolkit.torch import running_function
 
 from .flow import Site
 from .reasons import LEAVES_PYTORCH
-from .unrecorded import unrecorded_by
 
 
 def site_of(context: OpContext) -> Site:
-    return Site(Place.of(context), running_function(), unrecorded_by())
+    return Site(Place.of(context), running_function())
 
 
 def tensors_of(context: OpContext) -> list[str]:

@@ -44,7 +44,7 @@ class Parameter:
     counts: dict[Loss, Counts] = dataclasses.field(default_factory=lambda: collections.defaultdict(Counts))
     rows: Any = None  # whether each index of the first dimension has got a gradient; None before it is known
     is_covered: bool = False  # each has
-    is_told: bool = True  # by ``.grad``, that a gradient has come: no hook took one away
+    is_told: bool = True  # ``.grad`` shows each gradient that comes: no hook takes it away
     handed_out: int = 0  # gradients that torch.autograd.grad returned
     is_pending: bool = False  # it has got one since its optimizer's last step
     steps: int = 0  # of an optimizer that has it, after it got a gradient

@@ -59,9 +59,10 @@ class Pass:
             elif has_come:
                 can_read = not parameter.is_covered and before == _NO_GRADIENT  # else it is a sum with earlier ones
                 gradient = tensor.grad if can_read else None
-                self.reached[parameter] = gradient is None or None
+                self.reached[parameter] = True if gradient is None else None
                 if gradient is not None:
-                    self._add(parameter, gradient)
+                    with own_work():
+                        self._add(parameter, gradient)
 
     def add_step(self, step: Step, gradients: Sequence[Any]) -> None:
         """A backward operator of this step runs."""

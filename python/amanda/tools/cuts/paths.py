@@ -208,7 +208,7 @@ def _not_recorded(step: Step, edge: Edge, last: Place | None) -> Cut:
     if op in ("detach", "detach_", "_detach"):
         return _cut("detach", last, end)
     if step.is_inference:
-        return _under("inference_mode", step.site, last)
+        return _under("inference_mode", step, last)
     if edge.dtype == torch.bool:
         return _cut("boolean", last, end)
     if edge.dtype is not None and not edge.dtype.is_floating_point and not edge.dtype.is_complex:
@@ -217,12 +217,12 @@ def _not_recorded(step: Step, edge: Edge, last: Place | None) -> Cut:
         return _cut("not differentiable", last, end)
     if not end.name.startswith("aten::"):
         return Cut("no_grad", f"{REASONS['no_grad']}, or it has no derivative", last, end)
-    return _under("no_grad", step.site, last)
+    return _under("no_grad", step, last)
 
 
-def _under(reason: str, site: Site, last: Place | None) -> Cut:
-    text = f"{REASONS[reason]}, {site.unrecorded_by}" if site.unrecorded_by else REASONS[reason]
-    return Cut(reason, text, last, site.place)
+def _under(reason: str, step: Step, last: Place | None) -> Cut:
+    text = f"{REASONS[reason]}, {step.unrecorded_by}" if step.unrecorded_by else REASONS[reason]
+    return Cut(reason, text, last, step.site.place)
 
 
 def _cut(reason: str, last: Place | None, end: Place | None) -> Cut:

@@ -10,6 +10,7 @@ from amanda.toolkit import Place
 
 from ..modes import called_at
 from ..rule import Rule, Step, operands
+from ..sequences import Batches
 
 LOOKED_AT = 64  # losses
 LEAST = 2  # steps
@@ -20,7 +21,9 @@ _LOSSES = ("cross_entropy_loss", "nll_loss_nd")
 
 @dataclasses.dataclass
 class _Step:
-    shares: list[tuple[float, int]] = dataclasses.field(default_factory=list)  # the weight of a target, their number
+    shares: dict[Place, list[tuple[float, int]]] = dataclasses.field(default_factory=dict)
+    """By loss: the weight of a target, their number."""
+    place: Place | None = None  # of the last one
     waits: int = 0  # losses without a backward pass
     counted: int = 0  # targets of the last one
     is_known: bool = True  # each loss had its backward pass before the next one
@@ -31,7 +34,7 @@ class AccumulationUneven(Rule):
     of them, as texts of different lengths do. A token of a short batch then counts more than one of a long batch, and the
     result is not that of one large batch. Each mean may be meant, as it is where ranks have batches of their own.
 
-    It compares the gradient that each mean loss got with the number of targets that it counts, in the first 64 losses. It
+    It compares the gradient that a mean loss got with the number of targets that it counts, in the first 64 losses. It
     reports a loss if the weights of targets in a step differ by a factor of two or more, in two steps or more, and in most.
     """
 
@@ -64,9 +67,8 @@ class AccumulationUneven(Rule):
 
     def begin(self) -> None:
         self._step = _Step()
-        self._losses = self._wrong = self._right = 0
-        self._place: Place | None = None
-        self._evidence = ""
+        self._losses = 0
+        self._judged: dict[Place, Batches] = {}  # steps, by loss
 
     def look(self, context: OpContext) -> None:
         given = operands(context)
@@ -83,7 +85,7 @@ class AccumulationUneven(Rule):
         self._losses += 1
         self._step.counted = self.read(target, lambda plain: int((plain != ignored).sum())) or 0
         self._step.waits += 1
-        self._place = self._place or place._replace(source=called_at())
+        self._step.place = place._replace(source=called_at())
 
     def _on_gradient(self, gradient: Any) -> None:
         step = self._step
@@ -91,22 +93,25 @@ class AccumulationUneven(Rule):
             return
         weight = self.read(gradient, lambda plain: float(plain.item()))
         step.is_known = step.is_known and step.waits == 1 and bool(step.counted) and bool(weight)
-        if step.is_known and weight is not None:
-            step.shares.append((weight / step.counted, step.counted))
+        if step.is_known and step.place is not None and weight is not None:
+            step.shares.setdefault(step.place, []).append((weight / step.counted, step.counted))
         step.waits = 0
 
     def after_step(self, step: Step) -> None:
         shares, is_known = self._step.shares, self._step.is_known
         self._step = _Step()
-        if is_known and len(shares) > 1:
-            most, least = max(shares), min(shares)
-            is_wrong = most[0] >= FACTOR * least[0] > 0
-            self._wrong, self._right = self._wrong + is_wrong, self._right + (not is_wrong)
-            if is_wrong and not self._evidence:
-                factor = f"{most[0] / least[0]:.3g} times"
-                self._evidence = f"in one step, a target of {most[1]} counts {factor} as much as one of {least[1]}"
+        for place, of_loss in shares.items() if is_known else ():
+            if len(of_loss) > 1:
+                most, least = max(of_loss), min(of_loss)
+                is_wrong = most[0] >= FACTOR * least[0] > 0
+                judged = self._judged.setdefault(place, Batches())
+                judged.wrong, judged.right = judged.wrong + is_wrong, judged.right + (not is_wrong)
+                if is_wrong and not judged.evidence:
+                    factor = f"{most[0] / least[0]:.3g} times"
+                    judged.evidence = f"in one step, a target of {most[1]} counts {factor} as much as one of {least[1]}"
 
     def at_end(self, ended_well: bool) -> None:
-        if self._place is not None and self._wrong >= LEAST and self._wrong > self._right:
-            self.found(self._place, self._evidence, count=self._wrong)
+        for place, judged in self._judged.items():
+            if judged.wrong >= LEAST and judged.wrong > judged.right:
+                self.found(place, judged.evidence, count=judged.wrong)
         self.begin()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from amanda.toolkit import Place
@@ -64,7 +64,7 @@ class NothingLoaded(Rule):
         """Modules that have got tensors after all, also as parts of others."""
         ids = set(map(id, _tensors(loaded).values()))
         living = ((one, one.module()) for one in self._unloaded)
-        got = [one for one, module in living if module and ids & set(map(id, _tensors(module).values()))]
+        got = [one for one, module in living if module is not None and ids & set(map(id, _tensors(module).values()))]
         self._unloaded = [one for one in self._unloaded if one not in got]
 
     def at_end(self, ended_well: bool) -> None:
@@ -85,15 +85,23 @@ def _evidence(state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -
     for key, entry in state.items():
         if isinstance(entry, Mapping) and _share(entry, shapes, "", "") >= LEAST_SHARE:
             return f"{none}: the tensors are in the entry {key!r}"
-    for name in state:
-        for prefix, rest in _split(name):
-            if rest in shapes and _share(state, shapes, prefix, "") >= LEAST_SHARE:
-                return f"{none}: {name!r} is {rest!r} there, without {prefix!r}"
-    for name in shapes:
-        for prefix, rest in _split(name):
-            if rest in state and _share(state, shapes, "", prefix) >= LEAST_SHARE:
-                return f"{none}: {rest!r} is {name!r} there, with {prefix!r}"
+    for prefix, (name, rest) in _prefixes(state, shapes).items():
+        if _share(state, shapes, prefix, "") >= LEAST_SHARE:
+            return f"{none}: {name!r} is {rest!r} there, without {prefix!r}"
+    for prefix, (name, rest) in _prefixes(shapes, state).items():
+        if _share(state, shapes, "", prefix) >= LEAST_SHARE:
+            return f"{none}: {rest!r} is {name!r} there, with {prefix!r}"
     return ""
+
+
+def _prefixes(names: Iterable[Any], others: Container[str]) -> dict[str, tuple[str, str]]:
+    """Those without which a name is one of the others: the first such name, and the other."""
+    found: dict[str, tuple[str, str]] = {}
+    for name in names:
+        for prefix, rest in _split(name):
+            if prefix not in found and rest in others:
+                found[prefix] = name, rest
+    return found
 
 
 def _split(name: Any) -> list[tuple[str, str]]:
@@ -109,5 +117,5 @@ def _share(state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], surp
     for name, value in state.items():
         if isinstance(name, str) and name.startswith(surplus):
             wanted = shapes.get(lacking + name.removeprefix(surplus))
-            found += wanted is not None and tuple(getattr(value, "shape", (-1,))) == wanted
+            found += wanted is not None and getattr(value, "shape", None) == wanted
     return found / len(shapes) if shapes else 0.0

@@ -11,7 +11,7 @@ from amanda.toolkit import Place
 
 from ..computed import shape_of
 from ..graph import leads_to_embedding
-from ..rule import operands
+from ..rule import Step, operands
 from ..sequences import LOOKED_AT, Lookup, OfSequences, begins_with_padding, ends_with_padding
 
 LEAST = 2  # batches
@@ -28,14 +28,15 @@ class _Batches:
 
 
 class PaddingInResult(OfSequences):
-    """The result for a text is taken from its padding. That is the last step of a batch of padded texts, as by
-    ``out[:, -1]``, or the last state of an `nn.LSTM`, `nn.GRU` or `nn.RNN` that got no packed sequence. Or it is a mean
-    over all steps: the result for a text then depends on the length of others in its batch.
+    """A program takes the last step of a batch of padded texts, as by ``out[:, -1]``, or the last state of an `nn.LSTM`,
+    `nn.GRU` or `nn.RNN` that got no packed sequence. Or it takes the mean over all steps. The result for a text then
+    depends on the length of others in its batch.
 
     It looks at ids of an embedding with a `padding_idx`, up to the 16th loss, and at what autograd knows to be computed
     from them. Padding must end rows in other lengths; for a mean it may begin them, too. It reports a place in two batches
     or more, and in all that have padding. A mean is no finding where all that belongs to padding is zero, or where all
-    batches are padded to one length. Nor is a loop over the steps that ends with the last one.
+    batches are padded to one length. Nor is a loop over the steps that ends with the last one. A step that is taken
+    and has no effect, as where only its shape is used, is a finding, too.
     """
 
     name = "padding-in-result"
@@ -71,7 +72,9 @@ class PaddingInResult(OfSequences):
     def begin(self) -> None:
         super().begin()
         self._batches: dict[Place, _Batches] = {}
-        self._states: dict[int, tuple[int, int]] = {}  # node of autograd -> the axis of steps, the number of directions
+        self._states: dict[
+            tuple[int, int], tuple[int, int]
+        ] = {}  # by result of autograd: the axis of steps, directions
 
     def look(self, context: OpContext) -> None:
         name, given = context.op.__name__, operands(context)
@@ -91,8 +94,9 @@ class PaddingInResult(OfSequences):
             super().look(context)
 
     def _on_state(self, state: Any, axis: int, directions: int) -> None:
-        if state.grad_fn is not None and len(self._states) < MOST and self._lookups:
-            self._states[state.grad_fn._sequence_nr()] = axis, directions
+        result = _result(state)
+        if result is not None and len(self._states) < MOST and self._lookups:
+            self._states[result] = axis, directions
 
     def _on_mean(self, tensor: Any, dim: Any, place: Place) -> None:
         axes = list(dim) if isinstance(dim, (list, tuple)) else [dim]
@@ -133,7 +137,7 @@ class PaddingInResult(OfSequences):
             self._judge_state(tensor, 0, place)
 
     def _judge_state(self, state: Any, layer: int, place: Place) -> None:
-        axis, directions = self._states[state.grad_fn._sequence_nr()]
+        axis, directions = self._states[_result(state) or (0, 0)]
         if directions == 2 and layer % 2:  # it ends at the first step
             return
         for lookup in reversed(self._lookups):
@@ -144,8 +148,7 @@ class PaddingInResult(OfSequences):
                 return
 
     def _is_of_state(self, tensor: Any) -> bool:
-        node = getattr(tensor, "grad_fn", None)
-        return bool(self._states) and node is not None and tensor.dim() == 3 and node._sequence_nr() in self._states
+        return bool(self._states) and tensor.dim() == 3 and _result(tensor) in self._states
 
     def _shape(self, tensor: Any) -> tuple[Any, ...] | None:
         """The shape of a result with three axes that autograd knows, while lookups are looked at; else None."""
@@ -164,6 +167,10 @@ class PaddingInResult(OfSequences):
             if is_pad.shape == wanted and (ends_with_padding(is_pad) or begins_with_padding(is_pad))
         ]
 
+    def after_step(self, step: Step) -> None:
+        super().after_step(step)
+        self._states.clear()
+
     def _judge(self, place: Place, is_wrong: bool, evidence: str, length: int = 0) -> None:
         batches = self._batches.setdefault(place, _Batches())
         batches.lengths |= {length} if length else set()
@@ -176,6 +183,12 @@ class PaddingInResult(OfSequences):
             if batches.wrong >= LEAST and not batches.is_right and len(batches.lengths) != 1:
                 self.found(place, batches.evidence, count=batches.wrong)
         self._batches.clear()
+
+
+def _result(tensor: Any) -> tuple[int, int] | None:
+    """Its number in autograd's graph: of the node, and among the node's results. Both output and state may be of one."""
+    node = getattr(tensor, "grad_fn", None)
+    return None if node is None else (node._sequence_nr(), tensor.output_nr)
 
 
 def _is_pad(lookup: Lookup, axis: int) -> Any:

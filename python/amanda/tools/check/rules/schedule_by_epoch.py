@@ -93,7 +93,7 @@ def _planned(scheduler: Any) -> int:
     if type(scheduler).__name__ == "OneCycleLR":
         return int(scheduler.total_steps)
     for function in getattr(scheduler, "lr_lambdas", ()):
-        keywords = getattr(function, "keywords", None) or {}
-        if "num_training_steps" in keywords:
-            return int(keywords["num_training_steps"])
+        planned = (getattr(function, "keywords", None) or {}).get("num_training_steps")
+        if isinstance(planned, int):
+            return planned
     return 0

@@ -14,8 +14,6 @@ LEAST = 2  # losses
 _ZEROS = {
     "cosine_embedding_loss": "a pair with 0 has no loss",
     "hinge_embedding_loss": "what has 0 gets both losses, of 1 and of -1",
-    "margin_ranking_loss": "a pair with 0 has no gradient",
-    "soft_margin_loss": "an element with 0 has no gradient",
 }
 
 
@@ -28,9 +26,9 @@ class _Targets:
 
 
 class ZeroForMinusOne(Rule):
-    """A loss whose targets are 1 and -1 gets 1 and 0, as those of a binary cross entropy: `cosine_embedding_loss`,
-    `hinge_embedding_loss`, `margin_ranking_loss` or `soft_margin_loss`. Examples with the target 0 are then
-    trained wrongly, or not at all.
+    """A loss whose targets are 1 and -1 gets 1 and 0, as those of a binary cross entropy: `cosine_embedding_loss` or
+    `hinge_embedding_loss`. Examples with the target 0 are then trained wrongly, or not at all. In `margin_ranking_loss`, 0
+    may be meant: for pairs without an order, or that come the other way round, too.
 
     It reads targets that are on the CPU. It reports a place with 1 and 0, and nothing else, in all its losses, and in two
     or more.
@@ -47,8 +45,7 @@ class ZeroForMinusOne(Rule):
     good = """
         for _ in range(2):
             F.cosine_embedding_loss(model(x), model(x + 1), torch.tensor([1, -1, -1, 1])).backward()
-            F.margin_ranking_loss(model(x)[:, 0], model(x)[:, 1], torch.tensor([1, -1, 0, 1])).backward()  # no order
-            F.soft_margin_loss(model(x)[:, 0], torch.ones(4)).backward()
+            F.margin_ranking_loss(model(x)[:, 0], model(x)[:, 1], torch.tensor([1, 0, 0, 1])).backward()  # no order
     """
 
     def begin(self) -> None:
