@@ -107,6 +107,7 @@ initialize_variables = _patchable(
 get_concrete_function = _patchable(
     "python.eager.polymorphic_function.polymorphic_function", "Function.get_concrete_function"
 )
+Function = _get("python.eager.polymorphic_function.polymorphic_function", "Function")
 call_function = _patchable("python.eager.polymorphic_function.polymorphic_function", "Function.__call__")
 call_concrete = _patchable("python.eager.polymorphic_function.concrete_function", "ConcreteFunction.__call__")
 call_concrete_function = _patchable(
