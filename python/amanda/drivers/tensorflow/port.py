@@ -243,6 +243,11 @@ def keras_layers() -> list[Any]:
     return [] if kind is None else [one for one in gc.get_objects() if issubclass(type(one), kind)]
 
 
+def layers_of(layer: Any) -> list[Any]:
+    """A layer or model of Keras, and all layers in it."""
+    return list(layer._flatten_layers())
+
+
 def _of_keras(method: str) -> Patchable:
     owner = getattr(sys.modules.get("keras.src.backend.tensorflow.optimizer"), "TFOptimizer", None)
     original = getattr(owner, method, None)
