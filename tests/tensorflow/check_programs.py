@@ -342,6 +342,24 @@ def argument_that_is_passed_on(wrong: bool, eagerly: bool) -> None:
     fitted(OwnStep(layers.Dense(8, "relu"), Normalized(), layers.Dense(1), **training), eagerly=eagerly)
 
 
+@_eager_too("eval-in-training")
+def a_false_that_is_for_something_else(wrong: bool, eagerly: bool) -> None:
+    class Net(OwnStep):
+        def train_step(self, given: Any) -> Any:
+            with tf.GradientTape() as tape:
+                y = self.called(given[0], verbose=False)
+                loss = tf.reduce_mean(tf.square(y))
+                str.format("{training}", training=False)  # another call
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+        def called(self, x: Any, verbose: bool) -> Any:
+            return self(x) if wrong else self(x, training=True)
+
+    fitted(Net(layers.Dense(8, "relu"), Normalized(), layers.Dense(1)), eagerly=eagerly)
+
+
 @_eager_too("last-of-both-directions")
 def last_step_of_both_directions(wrong: bool, eagerly: bool) -> None:
     inputs = keras.Input((4, 1))
@@ -696,6 +714,47 @@ def inference_that_an_outer_call_means() -> None:
             return normalized(x, training=False)
 
     fitted(OwnStep(layers.Dense(8, "relu"), Net(), normalized, layers.Dense(1), training=True))
+
+
+@right
+def inference_that_an_outer_call_means_by_a_name() -> None:
+    class Net(layers.Layer):
+        def __init__(self, train_bn: bool) -> None:
+            super().__init__()
+            self.train_bn, self.normalized = train_bn, Normalized()
+
+        def call(self, x: Any) -> Any:
+            return self.normalized(x, training=self.train_bn)
+
+    for eagerly in (False, True):
+        net = Net(train_bn=False)
+        fitted(OwnStep(layers.Dense(8, "relu"), net, layers.Dense(1), training=True), eagerly=eagerly)
+
+
+class HeadOnly(keras.Model):
+    """The backbone keeps the values of its tf.Variables, as after a checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = keras.Sequential([layers.Dense(8, "relu"), Experts("list")])
+        self.head = layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.head(self.backbone(x))
+
+    def train_step(self, given: Any) -> Any:
+        x, y = given
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x, training=True) - tf.cast(y, tf.float32)))
+        gradients = tape.gradient(loss, self.head.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.head.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+@right
+def a_head_that_is_trained_alone() -> None:
+    for eagerly in (False, True):
+        fitted(HeadOnly(), eagerly=eagerly)
 
 
 @right

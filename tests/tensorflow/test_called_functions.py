@@ -9,6 +9,13 @@ import amanda
 import numpy as np
 import pytest
 import tensorflow as tf
+from amanda.drivers.tensorflow.front import session as session_front
+from amanda.drivers.tensorflow.lower.behind import Behind
+from amanda.drivers.tensorflow.lower.changed import Changed
+from amanda.drivers.tensorflow.view.called import CalledFunctions
+from amanda.drivers.tensorflow.view.op_types import CALLS as CALL_TYPES
+from amanda.drivers.tensorflow.view.op_types import draws
+from amanda.drivers.tensorflow.view.order import Loops, to_run
 from looking import Look
 from real_programs import session_config, without_optimizer
 
@@ -474,6 +481,76 @@ def test_functions_that_draw_random_numbers_are_left_alone_and_counted(caplog, m
         "[tensorflow] a Session runs functions, and tools are not shown the operators in them: they draw random numbers, "
         "and a copy would draw others; use tf.random.stateless_uniform or the like",
     ]
+
+
+def in_frames(make):
+    v1.disable_control_flow_v2()
+    try:
+        return make()
+    finally:
+        v1.enable_control_flow_v2()
+
+
+def drawn_with_an_effect(x):
+    """The original that draws needs a print."""
+    with tf.control_dependencies([v1.Print(x, [x])]):
+        return tf.random.uniform(tf.shape(x)) + x
+
+
+def drawn_in_a_loop(x):
+    return in_frames(
+        lambda: tf.while_loop(lambda i, _: i < 2, lambda i, a: (i + 1, a + tf.random.uniform([2, 3])), [0, x])[1]
+    )
+
+
+BEHIND = {
+    "nothing": lambda x: tf.exp(x),
+    "random numbers": lambda x: x + tf.random.uniform([2, 3]),
+    "random numbers of a shape": lambda x: tf.random.uniform(tf.shape(x)),
+    "an effect before random numbers": lambda x: tf.random.uniform(tf.shape(v1.Print(x, [x]))),
+    "an effect after random numbers": lambda x: v1.Print(x + tf.random.uniform(tf.shape(x)), [x]),
+    "a control edge": drawn_with_an_effect,
+    "random numbers in a loop": drawn_in_a_loop,
+    "a function with random numbers": lambda x: tf.function(random_numbers)(x),
+    "random numbers, and a function with others": lambda x: tf.function(random_numbers)(x + tf.random.uniform([2, 3])),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+@pytest.mark.parametrize("is_fed", [False, True], ids=["", "fed"])
+def test_the_calls_whose_copies_draw_others_are_those_with_such_operators_behind_them(name, is_fed):
+    """For each call alone, `Changed` finds what is copied with it."""
+    with tf.Graph().as_default() as graph:
+        function = tf.function(tf.nn.relu)
+        first = function(v1.placeholder_with_default(X, [None, 3]))  # of a shape that is not known
+        middle = BEHIND[name](function(first))
+        last = function(tf.cond(tf.reduce_sum(middle) > 0, lambda: middle, lambda: -middle))
+        side = function(tf.constant(X))
+        fed = frozenset([id(middle)] if is_fed else [])
+        operators = to_run([last.op, side.op], fed)
+    called = CalledFunctions(graph, operators)
+
+    def by_changed(op):
+        copied = Changed(operators, [], {}, fed, Loops(operators), [op]).found
+        return any(draws(each) or called.keeps_state(each) for each in copied)
+
+    behind = Behind(operators, fed, called.keeps_state)
+    calls = [op for op in operators if op.type in CALL_TYPES and not called.keeps_state(op)]
+    assert len(calls) == (3 if is_fed else 5)
+    assert [behind.draws(op) for op in calls] == [by_changed(op) for op in calls]
+    left_alone = {"nothing", "random numbers", "random numbers of a shape", "an effect after random numbers"}
+    assert any(map(by_changed, calls)) == (not is_fed and name not in left_alone)
+
+
+@pytest.mark.parametrize(("asked", "is_searched"), [("Tanh", False), ("Exp", True)])
+def test_what_is_behind_calls_is_searched_only_if_a_tool_asks_for_an_operator_in_them(monkeypatch, asked, is_searched):
+    made = []
+    monkeypatch.setattr(session_front, "Behind", lambda *given: made.append(given) or Behind(*given))
+    with tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
+        y = tf.tanh(tf.function(tf.exp)(tf.constant(X)) + tf.random.uniform([2, 3]))
+        with amanda.apply(Look(f"tensorflow::{asked}")) as look:
+            session.run(y)
+    assert (look.count, len(made)) == ({asked: 1}, int(is_searched))
 
 
 def test_no_warning_about_functions_that_have_no_operator_that_a_tool_asks_for(caplog, monkeypatch):

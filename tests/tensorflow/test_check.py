@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ import keras_programs
 import numpy as np
 import pytest
 import tensorflow as tf
+from amanda.drivers.tensorflow.view import differentiated
 from amanda.tools.check import RULES, Check
 from check_programs import FAULTY, NOT_NAMED, RIGHT
 
@@ -76,6 +78,70 @@ def test_variables_that_are_not_tracked_are_named_with_their_layer_and_line():
     what = "are tf.Variables that Keras does not track: no gradient was asked for, and the first values were kept"
     layer = model.layers[0].name
     assert one.evidence == f"{layer}.kernels[0], {layer}.kernels[1] {what}"
+
+
+def test_variables_that_are_attributes_have_the_names_of_the_program():
+    (one,) = found(check_programs.variables_as_attributes, True).findings()
+    assert re.match(r"(experts\w*)\.first, \1\.second are tf.Variables", one.evidence)
+
+
+def test_a_graph_that_was_imported_has_no_lines():
+    with tf.Graph().as_default() as graph:
+        tf.math.rsqrt(tf.constant([1.0, 4.0]), name="root")
+    with tf.Graph().as_default() as imported, tf.compat.v1.Session(graph=imported) as session:
+        tf.import_graph_def(graph.as_graph_def(), name="part")
+        check = found(session.run, "part/root:0", only=["eval-in-training"])
+    assert check.answer().startswith("nothing found by 1 rule, in 1 operator")
+
+
+@pytest.mark.parametrize("rule", ["regularizer-left-out", "loss-not-scaled"])
+@pytest.mark.parametrize("eagerly", [False, True], ids=["function", "eager"])
+def test_a_rule_that_asks_for_no_operators_is_counted(rule, eagerly):
+    model = check_programs.OwnStep(keras.layers.Dense(1))
+    check = found(lambda: check_programs.fitted(model, eagerly=eagerly), only=[rule])
+    assert check.answer().startswith("nothing found by 1 rule, in 0 operators that they ask for, and 4 steps of 1 opti")
+
+
+def test_gradients_without_an_optimizer_are_looked_at():
+    def program():
+        weight = tf.Variable(1.0)
+        with tf.GradientTape() as tape:
+            loss = weight**2
+        tape.gradient(loss, weight)
+
+    check = found(program, only=["regularizer-left-out"])
+    calls = "1 call of tape.gradient or tf.gradients"
+    assert check.answer() == f"nothing found by 1 rule, in 0 operators that they ask for, and {calls}"
+
+
+def test_what_a_scope_saw_of_a_variable_does_not_count_in_the_next():
+    layer = keras.layers.Dense(1, kernel_regularizer="l2")
+    layer.build((None, 4))
+
+    def program(is_added):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(layer(check_programs.data(4)))
+            if is_added:
+                loss += tf.add_n(layer.losses)
+        tape.gradient(loss, layer.trainable_variables)
+
+    check = Check(only=["regularizer-left-out"])
+    counts = []
+    for is_added in (True, False):
+        with amanda.apply(check):
+            program(is_added)
+        counts.append(len(check.findings()))
+    assert counts == [0, 1]
+
+
+def test_an_operator_that_comes_after_the_scope_leaves_no_listener():
+    asked = Check(only=["regularizer-left-out"])._gradients
+    asked.open()
+    asked.close()
+    before = len(differentiated._listeners)
+    with amanda.apply(asked):  # as on another thread
+        tf.exp(1.0)
+    assert len(differentiated._listeners) == before
 
 
 def test_the_toolkit_may_be_imported_first():

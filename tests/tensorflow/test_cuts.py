@@ -170,6 +170,46 @@ def test_what_a_tape_does_not_watch(wrap):
     assert found == {("a",): "not watched", ("frozen",): "not trainable"}
 
 
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        (None, "a tensor of unknown shape"),
+        ([None, 3], "a tensor of shape (None, 3)"),
+        ([4, 3], "a tensor of shape (4, 3)"),
+    ],
+    ids=str,
+)
+def test_a_tensor_of_any_shape_that_gets_none(shape, name):
+    m = Model()
+
+    @tf.function(input_signature=[tf.TensorSpec(shape, tf.float32)])
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.stop_gradient(x) @ m.a)
+        return [one for one in tape.gradient(loss, [m.a, x]) if one is not None]
+
+    with amanda.apply(GradientCuts()) as cuts:
+        step(X)
+    assert {row.name: (row.verdict, row.elements) for row in cuts.rows()} == {
+        name: ("none", 12 if shape == [4, 3] else 0),
+        "a": ("ok", 9),
+    }
+    assert cuts.answer().startswith("1 of 2 variables and tensors whose gradients were asked for got none")
+
+
+def test_a_tensor_alone_is_called_a_tensor():
+    def step():
+        x = X + 1
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.stop_gradient(x))
+        assert tape.gradient(loss, x) is None
+
+    answer = cuts_of(step, lambda f: f, times=1).answer()
+    assert answer.startswith("1 of 1 tensor whose gradients were asked for got none, in 1 call of")
+
+
 def test_a_gradient_that_the_program_computes():
     @tf.custom_gradient
     def sine(x):

@@ -317,6 +317,28 @@ def test_without_growth_a_function_that_is_traced_in_each_step_is_named_too(give
     assert ("traced again" in memory.answer()) == bool(graphs)
 
 
+def test_functions_of_one_name_are_not_taken_for_one_that_is_traced_again():
+    """Each of five models has its own step."""
+    memory, kept = PeakMemory(), []
+
+    def made():
+        weight, optimizer = tf.Variable(tf.ones((4, 4))), keras.optimizers.SGD(0.1)
+        optimizer.build([weight])
+
+        @tf.function
+        def train_step():
+            optimizer.apply_gradients([(weight + 1, weight)])
+
+        return train_step
+
+    with amanda.apply(memory):
+        for _ in range(5):
+            kept.append(made())
+            for _ in range(2):
+                kept[-1]()
+    assert "traced again" not in memory.answer()
+
+
 # ---- the command ---------------------------------------------------------------------------------------------------------
 
 

@@ -20,9 +20,9 @@ each an `Untracked`, and `elements_of` reads some elements of a variable. `loss_
 divides gradients by, a `LossScale`.
 `address_of` is where the elements of an eager tensor or of a variable are. `stored` lists all variables, each a `Stored`,
 with their bytes, and `eager_tensors` all eager tensors that have numbers. `EagerTensor` is their class, and
-`SymbolicTensor` that of symbols. `traces` counts the graphs of functions. `listen_to_results` calls a function with what
-eager operators, and functions that eager code calls, return, and `in_gradient` is true while this thread computes gradients
-in eager code. `key_of` is the key of the variable that an eager resource is. `value_key` is the same for all symbols of a
+`SymbolicTensor` that of symbols. `traces` counts the graphs of functions, by name, and `tracings` those
+of each function object. `listen_to_results` calls a function with what eager operators, and functions that eager code
+calls, return, and `in_gradient` is true while this thread computes gradients in eager code. `key_of` is the key of the variable that an eager resource is. `value_key` is the same for all symbols of a
 graph that have one value.
 """
 
@@ -49,7 +49,7 @@ from amanda.drivers.tensorflow.view.loss_scales import LossScale, loss_scale_of
 from amanda.drivers.tensorflow.view.numbers import is_constant, number_of, numbers_of
 from amanda.drivers.tensorflow.view.passing import WRITES, Passed, listen_to_reads, listen_to_results, summands_of
 from amanda.drivers.tensorflow.view.passing import listen as listen_to_passed
-from amanda.drivers.tensorflow.view.stored import Stored, eager_tensors, stored, traces
+from amanda.drivers.tensorflow.view.stored import Stored, eager_tensors, stored, traces, tracings
 from amanda.drivers.tensorflow.view.trained import Trained, schedule_of, steps_of, trained_by
 from amanda.drivers.tensorflow.view.untracked import Untracked, elements_of, untracked
 from amanda.drivers.tensorflow.view.variable_gradients import Role, roles_of
@@ -99,6 +99,7 @@ __all__ = [
     "stored",
     "summands_of",
     "traces",
+    "tracings",
     "trained_by",
     "untracked",
     "uses_of",

@@ -413,6 +413,27 @@ def test_a_model_that_is_frozen_as_a_whole():
     assert text.endswith(": *.weight, *.bias (4 parameters)")
 
 
+class FailsBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("the program's own")
+
+
+def test_passes_of_a_frozen_model_that_failed_are_told():
+    model, x = nn.Linear(4, 1).requires_grad_(False), torch.ones(3, 4, requires_grad=True)
+    with amanda.apply(GradientCuts()) as tool:
+        model(x).sum().backward()
+        with pytest.raises(RuntimeError, match="the program's own"):
+            FailsBackward.apply(model(x)).sum().backward()
+    head, *more = tool.answer().splitlines()
+    assert head.startswith("none of the 2 parameters of the modules that ran requires a gradient, in 1 backward pass, ")
+    assert more == ["1 backward pass failed, and was not judged"]
+
+
 def test_adapters_that_were_loaded_for_inference():
     """`tests/programs` has one of peft."""
     model = nn.Linear(4, 1).requires_grad_(False)

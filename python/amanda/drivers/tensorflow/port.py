@@ -107,6 +107,7 @@ initialize_variables = _patchable(
 get_concrete_function = _patchable(
     "python.eager.polymorphic_function.polymorphic_function", "Function.get_concrete_function"
 )
+Function = _get("python.eager.polymorphic_function.polymorphic_function", "Function")
 call_function = _patchable("python.eager.polymorphic_function.polymorphic_function", "Function.__call__")
 call_concrete = _patchable("python.eager.polymorphic_function.concrete_function", "ConcreteFunction.__call__")
 call_concrete_function = _patchable(
@@ -240,6 +241,11 @@ def keras_layers() -> list[Any]:
     """All layers of Keras that exist."""
     kind = getattr(sys.modules.get("keras"), "Layer", None)
     return [] if kind is None else [one for one in gc.get_objects() if issubclass(type(one), kind)]
+
+
+def layers_of(layer: Any) -> list[Any]:
+    """A layer or model of Keras, and all layers in it."""
+    return list(layer._flatten_layers())
 
 
 def _of_keras(method: str) -> Patchable:

@@ -28,25 +28,34 @@ class AskedGradients(Tool):
         self._seen: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # calls, by graph
         self._values: dict[int, tuple[weakref.ref[Any], object]] = {}  # of eager code: the variable whose value it is
         self._uses: dict[object, dict[str, Place]] = {}  # the first of each type
+        self._is_open = False
         self._stop: list[Callable[[], None]] = []
+        self.calls = 0  #: that rules were shown
         self.add_inst_for_op(self._on_operator, False, True, ops="tensorflow::*", optional=True)
         self.add_inst_for_op(self._on_backward, backward=True, ops="tensorflow::*", optional=True)
 
     def open(self) -> None:
-        if not self._stop and self._rules and "amanda.drivers.tensorflow.port" in sys.modules:
+        self._is_open = True
+        self._listen()
+
+    def _listen(self) -> None:
+        if self._is_open and not self._stop and self._rules and "amanda.drivers.tensorflow.port" in sys.modules:
             from amanda.toolkit.tensorflow import listen_to_differentiated, listen_to_reads
 
             self._stop = [listen_to_differentiated(self._on_call), listen_to_reads(self._on_read)]
 
     def close(self) -> None:
+        self._is_open = False  # first: another thread may be analyzing an operator
         while self._stop:
             self._stop.pop()()
         self._values.clear()
+        self._uses.clear()
 
     def reset(self) -> None:
         self._seen.clear()
         self._values.clear()
         self._uses.clear()
+        self.calls = 0
 
     # ---- eager code -------------------------------------------------------------------------------------------------
 
@@ -64,7 +73,7 @@ class AskedGradients(Tool):
     def _on_operator(self, context: OpContext) -> None:
         from amanda.toolkit.tensorflow import MOVES, is_recorded
 
-        self.open()  # the program may import TensorFlow inside the scope
+        self._listen()  # the program may import TensorFlow inside the scope
         if not shows_after_run(context) or not self._values or not is_recorded():
             return
         for operand in context.inputs:
@@ -93,5 +102,6 @@ class AskedGradients(Tool):
                     self._on_call(call)
 
     def _on_call(self, call: Differentiated) -> None:
+        self.calls += 1
         for rule in self._rules:
             rule.after_gradients(call, self._uses)

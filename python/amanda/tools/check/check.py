@@ -77,7 +77,7 @@ class Check(TellsSkips, Tool):
         if asking:
             self.depends_on(self._gradients)
         self._open = 0  # scopes
-        self._frameworks: set[str] = set()  # of which operators ran
+        self._ran: set[str] = set()  # frameworks, of which operators ran
         computed = ComputedInputs()
         alike: dict[object, list[Rule]] = {}
         for rule in self._rules:
@@ -126,7 +126,8 @@ class Check(TellsSkips, Tool):
         both = [one for one in (self._steps, self._keras_steps) if one is not None]
         steps, optimizers = (sum(getattr(one, each) for one in both) for each in ("steps", "optimizers"))
         stepped = f"{counted(steps, 'step')} of {counted(optimizers, 'optimizer')}" if steps else ""
-        if not found and not evidence.operators and not stepped:
+        asked = counted(self._gradients.calls, "call") if self._gradients.calls else ""
+        if not found and not evidence.operators and not stepped and not asked:
             return f"nothing was looked at: no operator ran that {rules} ask for{unseen}"
         head = counted(len(found), "finding") if found else "nothing found"
         until = "" if ended_well else ", until the program failed"
@@ -136,8 +137,15 @@ class Check(TellsSkips, Tool):
             unseen = f"; {counted(others, 'rule')} of PyTorch had nothing to look at{unseen}" if others else unseen
         if stepped or not only_tensorflow:
             where = f"{where}, and {stepped or 'no step of an optimizer'}"
+        elif asked and not evidence.operators:
+            where = f"{where}, and {asked} of tape.gradient or tf.gradients"
         allowed = f"; {counted(self._report.allowed, 'finding')} allowed" if self._report.allowed else ""
         return "\n\n".join([f"{head} by {rules}{until}, in {where}{allowed}{unseen}", *texts(found)])
+
+    @property
+    def _frameworks(self) -> set[str]:
+        """Those of which something was seen."""
+        return self._ran | ({"tensorflow"} if self._gradients.calls or self._keras_steps.steps else set())
 
     def _may_find(self, rule: Rule) -> bool:
         """True if it knows a framework that ran."""
@@ -149,7 +157,7 @@ class Check(TellsSkips, Tool):
         self.reset_evidence()
         self._skips.reset()
         self._report.clear()
-        self._frameworks.clear()
+        self._ran.clear()
         for rule in self._rules:
             rule.begin()
         if self._steps is not None:
@@ -191,7 +199,7 @@ class Check(TellsSkips, Tool):
 
     def _count(self, context: OpContext) -> None:
         """For the evidence: an operator that several rules look at is one."""
-        self._frameworks.add(context.namespace.partition("/")[0])
+        self._ran.add(context.namespace.partition("/")[0])
 
     def _analyze(self, look: _Look, context: OpContext) -> None:
         if not is_tensorflow(context):

@@ -41,8 +41,10 @@ def answer_of_variables(variables: Variables, evidence: Evidence, *, ended_well:
     until = "" if ended_well else " until the program failed"
     calls = f"{counted(variables.passes, 'call')} of tape.gradient or tf.gradients{until}"
     bad = sum(row.is_finding for row in rows)
-    kinds = "variables and tensors" if variables.has_tensors else "variables" if len(rows) > 1 else "variable"
-    whose = f"{len(rows):,} {kinds} whose gradients were asked for"
+    tensors = sum(row.reason == "no variable" for row in rows)
+    kind = "tensor" if tensors == len(rows) else "variable"
+    what = f"{len(rows):,} variables and tensors" if 0 < tensors < len(rows) else counted(len(rows), kind)
+    whose = f"{what} whose gradients were asked for"
     if bad:
         what = "none" if all(one.verdict == "none" for one in found) else "none, or zeros"
         lines = [f"{bad} of {whose} got {what}, in {calls}:", *(str(one) for one in found[:MOST])]
@@ -71,7 +73,7 @@ def _lines(program: Program, passes: int, until: str, looked_at: str) -> list[st
         if frozen:
             whose = f"{counted(len(frozen), 'parameter')} of the modules that ran"
             lines = [f"none of the {whose} requires a gradient, in {seen}, {looked_at}: {named(frozen)}"]
-            return lines + [_FOR_INFERENCE] * program.parameters.are_for_inference()
+            return [*lines, *[_FOR_INFERENCE] * program.parameters.are_for_inference(), *_remarks(program)]
         return [f"no parameter of a module or of an optimizer was seen, in {seen}, {looked_at}", *_remarks(program)]
     if bad:
         head = f"{bad} of {counted(len(rows), 'parameter')} that require a gradient are not trained, in {seen}:"
@@ -99,11 +101,12 @@ def _remarks(program: Program) -> list[str]:
         (len(partial), "got a gradient in some passes, or for some rows, only"),
         (len(zeros), "got zeros, as a parameter that they are multiplied by starts at zero"),
         (others, "got none, and no optimizer has them"),
-        (len(program.parameters.frozen), "require no gradient"),
+        (len(program.parameters.frozen) if rows else 0, "require no gradient"),  # without rows, the answer says it
     ]
     texts = [f"{counted(count, 'parameter')} {what}" for count, what in parts if count]
     if program.failed:
-        texts.append(f"{_passes(program.failed)} failed, and were not judged")
+        were = "was" if program.failed == 1 else "were"
+        texts.append(f"{_passes(program.failed)} failed, and {were} not judged")
     return [*_not_in_optimizers(program), *_no_parameters(program), *(["; ".join(texts)] if texts else [])]
 
 

@@ -23,6 +23,8 @@ from .zeros import Zeros
 if TYPE_CHECKING:
     from amanda.toolkit.tensorflow import Differentiated, End, Sought
 
+Shape = tuple[int | None, ...] | None  # None: the rank is not known
+
 _NOWHERE = Place(None, "", "", "")
 
 
@@ -31,7 +33,7 @@ class Variable:
     """A variable of which the program asked for gradients."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: Shape
     passes: int = 0  # in which it was asked for
     gradients: int = 0
     is_zero: bool | None = None  # all that were read; None if none was
@@ -146,13 +148,14 @@ class Variables:
 
         made = None if isinstance(tensor, EagerTensor) else maker_of(tensor)
         place = _place(*made) if made is not None else self._values.place_of(tensor)
-        shape = tuple(tensor.shape)
+        shape = _dimensions(tensor.shape)
         known = self._known.get((shape, place))
         if known is None and place is None:  # a later run of an operator is not seen
             known = next((one for key, one in self._known.items() if isinstance(key, tuple) and key[0] == shape), None)
         if known is None:
             cut = Cut("no variable", REASONS["no variable"], None, place)
-            known = self._known[shape, place] = Variable(f"a tensor of shape {shape}", shape, cuts=(cut,))
+            name = "a tensor of unknown shape" if shape is None else f"a tensor of shape {shape}"
+            known = self._known[shape, place] = Variable(name, shape, cuts=(cut,))
         known.passes += 1
 
     def _of(self, sought: Sought) -> Variable:
@@ -203,11 +206,6 @@ class Variables:
         cuts = self._zero_cuts[key] = self._zeros.cuts_of(targets, key)
         return cuts
 
-    @property
-    def has_tensors(self) -> bool:
-        """The program asked for gradients of tensors, which are no variables, and got none."""
-        return any(cut.reason == "no variable" for one in self._known.values() for cut in one.cuts)
-
     def unread(self) -> int:
         """The number of variables that got gradients, of which none was read."""
         return sum(one.is_zero is None and one.gradients > 0 for one in self._judged())
@@ -223,7 +221,7 @@ class Variables:
                 tuple(one.name for one in group),
                 cuts,
                 max(one.passes for one in group),
-                any(len(one.shape) > 1 for one in group),
+                any(len(one.shape or ()) > 1 for one in group),
             )
             for (verdict, cuts), group in groups.items()
         ]
@@ -249,8 +247,12 @@ def _alive(sought: Sought) -> Any:
     return sought.value.variable() if sought.value.variable is not None else None
 
 
-def _shape(sought: Sought) -> tuple[int, ...]:
-    return tuple(getattr(_alive(sought), "shape", ()))
+def _shape(sought: Sought) -> Shape:
+    return _dimensions(getattr(_alive(sought), "shape", ()))
+
+
+def _dimensions(shape: Any) -> Shape:
+    return None if getattr(shape, "rank", 0) is None else tuple(shape)
 
 
 def _row(one: Variable) -> Row:
@@ -269,5 +271,5 @@ def _row(one: Variable) -> Row:
         gradients=0 if one.verdict == "zero" else one.gradients,
         zeros=one.gradients if one.verdict == "zero" else 0,
         idle=0,
-        elements=math.prod(one.shape),
+        elements=0 if one.shape is None else math.prod(size or 0 for size in one.shape),  # 0: not known
     )

@@ -57,8 +57,8 @@ class Values:
         self._numbers = itertools.count()  # of operators, as tools are shown them
         self._stop: list[Callable[[], object]] = []
         self.is_used = False  # an operator of TensorFlow has run
-        self.traced: Mapping[str, int] = {}  # the graphs that functions got in the scope
-        self._traced_before: collections.Counter[str] = collections.Counter()
+        self.traced: tuple[str, int] | None = None  # the function that got most graphs in the scope, and how many
+        self._traced_before: dict[object, tuple[str, int]] = {}  # by function
 
     def reset(self) -> None:
         """Forgets all."""
@@ -68,7 +68,7 @@ class Values:
                 known.clear()
             self._log.take()
             self._last_eager = self._steps = 0
-            self.is_used, self.traced = False, {}
+            self.is_used, self.traced = False, None
 
     # ---- the scope --------------------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class Values:
         """A thread has entered the scope, or an operator of TensorFlow runs."""
         if not self._stop and "amanda.drivers.tensorflow.port" in sys.modules:
             from amanda.toolkit.optimizers import register_optimizer_step_post_hook
-            from amanda.toolkit.tensorflow import listen_to_results, listen_to_roles, traces
+            from amanda.toolkit.tensorflow import listen_to_results, listen_to_roles, tracings
 
             self._stop = [
                 listen_to_results(self._returned),
@@ -84,7 +84,7 @@ class Values:
                 register_optimizer_step_post_hook(self._on_step).remove,
             ]
             self.look_at_objects()
-            self._traced_before = traces()
+            self._traced_before = tracings()
 
     def end(self) -> None:
         """The last thread leaves the scope."""
@@ -93,7 +93,7 @@ class Values:
             with self._lock:
                 self._settle()
                 self.buffers.look()
-            self.traced = collections.Counter(self.traces()) - self._traced_before
+            self.traced = self._most_traced() if self.is_used else None
         while self._stop:
             self._stop.pop()()
 
@@ -337,6 +337,13 @@ class Values:
                 return self._tensors[id(tensor)][1].serial
             variable = self._variables.get(key_of(tensor)) if tensor.dtype.name == "resource" else None
             return 0 if variable is None or variable.buffer is None else variable.buffer.serial
+
+    def _most_traced(self) -> tuple[str, int] | None:
+        from amanda.toolkit.tensorflow import tracings
+
+        before, self._traced_before = self._traced_before, {}
+        counts = [(name, count - before.get(one, (name, 0))[1]) for one, (name, count) in tracings().items()]
+        return max(counts, key=lambda each: each[1], default=None)
 
     def traces(self) -> Mapping[str, int]:
         from amanda.toolkit.tensorflow import traces

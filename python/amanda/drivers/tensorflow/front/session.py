@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from amanda import _core
 from amanda.drivers.tensorflow import port
-from amanda.drivers.tensorflow.front import running
+from amanda.drivers.tensorflow.front import running, unasked
 from amanda.drivers.tensorflow.front.unsupported import warn
 from amanda.drivers.tensorflow.lower import nodes
-from amanda.drivers.tensorflow.lower.changed import Changed
+from amanda.drivers.tensorflow.lower.behind import Behind
 from amanda.drivers.tensorflow.lower.cone import Cone
 from amanda.drivers.tensorflow.lower.copies import Copies
 from amanda.drivers.tensorflow.view import attach, bodies, coverage, op_types, order
@@ -125,14 +125,14 @@ class SessionSite(GraphSite):
         that the calls are left as they are."""
         if not any(op_types.draws(op) or called.keeps_state(op) for op in self.operators):
             return
-        loops = order.Loops(self.operators)
-
-        def draws(op: tf.Operation) -> bool:
-            found = Changed(self.operators, [], {}, self._fed, loops, [op]).found
-            return any(op_types.draws(each) or called.keeps_state(each) for each in found)
-
+        seen: set[Any] = set()
+        if not (
+            coverage.is_open() or any(unasked.is_asked_for(body.graph, attach.GRAPH, seen) for body in called.bodies())
+        ):
+            return
+        behind = Behind(self.operators, self._fed, called.keeps_state)
         for op in self.operators:
-            if op.type in op_types.CALLS and called.reason(op) is None and draws(op):
+            if op.type in op_types.CALLS and called.reason(op) is None and behind.draws(op):
                 called.forbid(
                     port.function_names(op), "random numbers are drawn behind them, which a copy would change"
                 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from amanda import _core
 from amanda.drivers.tensorflow import port
 from amanda.drivers.tensorflow.front import unsupported
 from amanda.drivers.tensorflow.view import attach, coverage, links, op_types
@@ -23,7 +24,9 @@ def share(function_type: Any, options: Any) -> Any:
         return None
     vanilla = port.make_function_context.original(options.scope_type)
     found = port.cached_function(options.function_cache, function_type, vanilla)
-    if found is None or unsupported.is_distributed(found.graph) or _is_asked_for(found.graph, set()):
+    if found is None or unsupported.is_distributed(found.graph):
+        return None
+    if is_asked_for(found.graph, attach.FUNCTION, set()):
         return None
     setattr(found, _SHARED, True)
     return found
@@ -34,8 +37,9 @@ def is_outdated(function: Any) -> bool:
     return getattr(function, _SHARED, False) and not port.no_tape_records()
 
 
-def _is_asked_for(graph: Any, seen: set[Any]) -> bool:
-    """True if a tool may ask for something in this graph, or in the functions that it runs."""
+def is_asked_for(graph: Any, backend: _core.GraphBackend, seen: set[Any]) -> bool:
+    """True if a tool may ask for something in this graph, or in the functions that it runs. `seen`: the graphs
+    that were looked at."""
     if graph in seen:
         return False
     seen.add(graph)
@@ -47,7 +51,7 @@ def _is_asked_for(graph: Any, seen: set[Any]) -> bool:
             for name in port.function_names(op):
                 called = port.find_function(graph, name)
                 body = None if called is None else port.graph_of(called)
-                if body is None or _is_asked_for(body, seen):
+                if body is None or is_asked_for(body, backend, seen):
                     return True
         elif op.type not in known:
             known[op.type] = op
@@ -57,7 +61,7 @@ def _is_asked_for(graph: Any, seen: set[Any]) -> bool:
     for forward in links.forward_operators(graph):
         known.setdefault(forward.type, forward)
     return any(
-        attach.FUNCTION.wants(op_types.intern(attach.FUNCTION, op))
+        backend.wants(op_types.intern(backend, op))
         for type, op in known.items()
         if type not in op_types.PLUMBING and type not in op_types.CALLS
     )

@@ -27,7 +27,7 @@ class Changed:
     ) -> None:
         """`calls`: those of functions that are copied."""
         self.found: set[tf.Operation] = set()
-        self._loops = loops
+        self._loops, self._fed = loops, fed
         self._backward: dict[tf.Operation, list[tf.Operation]] = {}
         for op, gradient in gradients.items():
             self._backward.setdefault(gradient.forward, []).append(op)
@@ -84,7 +84,7 @@ class Changed:
         work = [op]
         while work:
             each = work.pop()
-            for before in (*(tensor.op for tensor in each.inputs), *each.control_inputs):
+            for before in (*(tensor.op for tensor in each.inputs if id(tensor) not in self._fed), *each.control_inputs):
                 if before in self.found and before not in needed:
                     needed.add(before)
                     work.append(before)

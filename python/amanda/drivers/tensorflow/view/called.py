@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -33,8 +34,9 @@ class Body:
         self.graph = graph
         self.functions: list[Function] = []
 
-    @property
+    @functools.cached_property
     def operators(self) -> list[tf.Operation]:
+        """Those that run; all functions must be there by then."""
         running = {op for function in self.functions for op in function.nodes}
         found = [op for op in in_place.running(self.graph, list(running)) if op in running]
         return bodies.without_counters(self.graph, found)
@@ -49,6 +51,7 @@ class CalledFunctions:
         self._states: dict[str, str | None] = {}
         self._found: dict[str, Function | None] = {}
         self._reasons: dict[str, str] = {}
+        self._bodies: list[Body] | None = None
         calls = [op for op in operators if op.type in op_types.CALLS]
         self._positions = _positions(graph) if calls else {}
         for op in calls:
@@ -66,6 +69,11 @@ class CalledFunctions:
 
     def bodies(self) -> list[Body]:
         """Their graphs. One with gradients of another comes after that."""
+        if self._bodies is None:
+            self._bodies = self._in_order()
+        return self._bodies
+
+    def _in_order(self) -> list[Body]:
         found: dict[Any, Body] = {}
         for function in self.functions:
             found.setdefault(function.graph, Body(function.graph)).functions.append(function)
@@ -108,7 +116,7 @@ class CalledFunctions:
         for name in names:
             function = self._found.get(name)
             if function is not None:
-                self._found[name] = None
+                self._found[name] = self._bodies = None
                 self._reasons[name] = reason
                 for node in function.definition.node_def:
                     self.forbid(port.names_in(node), reason)

@@ -54,6 +54,7 @@ class SavedValues:
                     if function is not None:
                         self._callers[function.graph].append((op, function))
         self._readers: dict[Saver, list[_Reader]] = collections.defaultdict(list)
+        self._of: dict[tuple[tf.Operation, int], dict[Saver, None]] = {}  # by forward operator and id of the operand
         self._givers: dict[Saver, list[tf.Operation]] = collections.defaultdict(list)
         self._given: dict[tf.Operation, list[Saver]] = collections.defaultdict(list)
         self._takes: dict[tf.Operation, list[tf.Tensor]] = collections.defaultdict(list)  # by forward operators
@@ -125,11 +126,7 @@ class SavedValues:
         return bool(made) and all(tf.get_static_value(op.inputs[1]) == -1 for op in made)
 
     def _savers(self, op: tf.Operation, tensor: tf.Tensor) -> list[Saver]:
-        return [
-            saver
-            for saver, readers in self._readers.items()
-            if saver.graph is op.graph and any(each.forward is op and each.value is tensor for each in readers)
-        ]
+        return [*self._of.get((op, id(tensor)), ())]
 
     def _is_returned(self, graph: Any, index: int) -> bool:
         """True if a result of a function is used by others than gradients."""
@@ -175,6 +172,8 @@ class SavedValues:
                 self._takes[forward].append(source)
             if saver is not None and saver.graph is source.graph and source.graph is not graph:
                 self._readers[saver].append(_Reader(op, index, forward, source))
+                if forward is not None and forward.graph is saver.graph:
+                    self._of.setdefault((forward, id(source)), {})[saver] = None
 
     def _sources(self, tensor: tf.Tensor) -> Iterator[tuple[tf.Tensor, Saver | None]]:
         """The tensors that a value is passed on from, and the last that saved it."""

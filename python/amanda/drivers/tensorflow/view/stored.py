@@ -50,6 +50,12 @@ def traces() -> collections.Counter[str]:
     return collections.Counter(bodies.label_of(one) for one in graphs if not port.is_body(one))
 
 
+def tracings() -> dict[object, tuple[str, int]]:
+    """The functions that exist, by weak reference: the name, and how often it was traced."""
+    found = [one for one in gc.get_objects() if _is(one, port.Function)]
+    return {weakref.ref(one): (str(one.name), one.experimental_get_tracing_count()) for one in found}
+
+
 def _stored(variable: Any, names: dict[int, str]) -> Stored | None:
     try:
         handle = variable.handle if hasattr(variable, "handle") else variable.op.outputs[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -19,16 +19,18 @@ class Untracked(NamedTuple):
     key: object  # as of `VariableValue`
     layer: str  # the name
     attribute: str  # "kernels[0]"
+    trained: tuple[frozenset[object], ...]  # keys of `trainable_variables`, of the layer and of each that has it
 
 
 def untracked() -> list[Untracked]:
     """Those of all layers of Keras that exist. Keras tracks its own variables, and no others."""
     found: dict[object, Untracked] = {}
-    for layer in port.keras_layers():
-        for attribute, variable in _attributes(layer):
-            value = variables.value_of(variable) if variable.trainable and hasattr(variable, "handle") else None
-            if value is not None:
-                found.setdefault(value.key, Untracked(value.key, str(layer.name), attribute))
+    layers = port.keras_layers()
+    for layer in layers:
+        here = [(attribute, key) for attribute, one in _attributes(layer) for key in _keys([one])]
+        trained = tuple(_trained_with(layer, layers)) if here else ()
+        for attribute, key in here:
+            found.setdefault(key, Untracked(key, str(layer.name), attribute, trained))
     return list(found.values())
 
 
@@ -41,9 +43,23 @@ def elements_of(value: VariableValue, most: int) -> Any:
         return tf.reshape(variable.read_value(), [-1])[:most].numpy()
 
 
+def _trained_with(layer: Any, layers: Sequence[Any]) -> Iterator[frozenset[object]]:
+    for outer in layers:
+        if any(one is layer for one in port.layers_of(outer)):
+            yield frozenset(_keys(outer.trainable_variables))
+
+
+def _keys(found: Iterable[Any]) -> list[object]:
+    """Those of the variables that are trained."""
+    values = [variables.value_of(one) for one in found if one.trainable and hasattr(one, "handle")]
+    return [value.key for value in values if value is not None]
+
+
 def _attributes(layer: Any) -> Iterator[tuple[str, tf.Variable]]:
     """Those of the layer itself, and in its lists, tuples and dictionaries."""
     for name, value in list(vars(layer).items()):
+        if name.startswith("_self_"):
+            continue  # TensorFlow's own table of the attributes
         members = value.items() if isinstance(value, dict) else enumerate(value) if _is_list(value) else ()
         for key, member in [(None, value), *members]:
             if isinstance(member, tf.Variable):

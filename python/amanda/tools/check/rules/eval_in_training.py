@@ -7,7 +7,7 @@ import linecache
 import re
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from amanda import OpContext
@@ -21,6 +21,7 @@ from ..rule import Rule, Step, operands
 
 _MEANT = re.compile(r"\btraining\b|\.(fit|train_on_batch)\(")
 _PASSED_ON = re.compile(r"\btraining\s*=\s*training\b")
+_DECIDED = re.compile(r"\btraining\s*=\s*(?!(training|True)\b)[^\s=]")
 _LONGEST = 4  # lines of a call
 
 
@@ -35,8 +36,8 @@ class EvalInTraining(Rule):
     In TensorFlow it looks at batch normalization of Keras of which the scale gets a gradient, in loops with a
     `tf.GradientTape` and in the own `train_step` of a model. A model that is called without `training=True` takes the
     moving statistics. It says nothing if the line has the word `training`, as for fine-tuning. If the line only passes
-    its own argument on, `training=training`, it says nothing if a call that leads there has a `False`. Dropout that is off
-    has no operator.
+    its own argument on, `training=training`, it says nothing if a call that leads there gives another value,
+    `training=train_bn`. Dropout that is off has no operator.
     """
 
     name = "eval-in-training"
@@ -71,11 +72,11 @@ class EvalInTraining(Rule):
         self._lines: dict[int, str] = {}  # of calls of `backward()` while the model was in evaluation mode
         self._in_a_row: dict[int, int] = {}
         self._normalizations: set[str] = set()  # of TensorFlow, that were reported
-        self._meant: set[str] = set()  # of which a call has a False
+        self._meant: set[str] = set()  # of which a call gives `training` a value of its own
 
     def look(self, context: OpContext) -> None:
         if is_tensorflow(context):
-            if any("False" in "".join(lines) for lines in _calls(context)):
+            if any(map(_DECIDED.search, _calls(context))):
                 self._meant.add(context.module_path)
             return  # see `look_backward`
         given, modules = operands(context), running()
@@ -132,18 +133,24 @@ class EvalInTraining(Rule):
                 self.found(place._replace(source=lines[key]), what, count=2 if count == 2 else 1)
 
 
-def _calls(context: OpContext) -> Iterator[list[str]]:
+def _calls(context: OpContext) -> Iterator[str]:
     """The lines of the program that lead to an operator: in a graph to what made its input, in eager code to its run."""
     made = getattr(context.inputs[0], "op", None)
     places = (
-        [(one.filename, one.lineno) for one in made.traceback]
+        [(one.filename, one.lineno) for one in made.traceback or ()]  # an imported graph has none
         if made is not None
         else [(one.f_code.co_filename, one.f_lineno) for one in outwards(sys._getframe(1))]
     )
     for file, line in places:
         if not is_library(file) and not file.startswith(PACKAGE):
-            following = linecache.getlines(file)[line - 1 : line - 1 + _LONGEST]
-            yield list(itertools.takewhile(str.strip, following))
+            yield _statement(linecache.getlines(file)[line - 1 : line - 1 + _LONGEST])
+
+
+def _statement(lines: Sequence[str]) -> str:
+    """The first of them, and those up to its last bracket."""
+    is_open = itertools.accumulate(sum((one in "([{") - (one in ")]}") for one in line) for line in lines)
+    following = itertools.takewhile(lambda each: each[0] > 0, zip(is_open, lines[1:], strict=False))
+    return "".join([*lines[:1], *(line for _, line in following)])
 
 
 def _line(source: str) -> str:

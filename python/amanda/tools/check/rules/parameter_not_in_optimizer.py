@@ -76,8 +76,9 @@ class ParameterNotInOptimizer(Rule):
 
     In TensorFlow it looks at each `tf.Variable` that a layer of Keras has as an attribute, itself or in a list, tuple or
     dictionary. Keras tracks the variables of `add_weight` and `keras.Variable`, and no others: `trainable_variables` does
-    not have it. It is found if a tape has watched it, its path leads to the loss, no gradient of it was asked for, and
-    nothing has changed it. `tf.Variable(..., trainable=False)` is for values that are not to be trained.
+    not have it. It is found if a tape has watched it, its path leads to the loss, no gradient of it was asked for, nothing
+    has changed it, and the gradients of all `trainable_variables` of the layer, or of a model that has it, were asked for.
+    `tf.Variable(..., trainable=False)` is for values that are not to be trained.
     """
 
     name = "parameter-not-in-optimizer"
@@ -168,7 +169,8 @@ class ParameterNotInOptimizer(Rule):
         for found in untracked() if waiting else ():
             one = waiting.get(found.key)
             now = None if one is None else elements_of(one.value, SAMPLE)
-            if one is not None and now is not None and one.first is not None and (now == one.first).all():
+            is_kept = one is not None and now is not None and one.first is not None and (now == one.first).all()
+            if one is not None and is_kept and any(keys and keys <= self._asked for keys in found.trained):
                 by_layer.setdefault(found.layer, {})[f"{found.layer}.{found.attribute}"] = one.place
         for kept in by_layer.values():
             names, place = list(kept), next(filter(None, kept.values()), None)
