@@ -20,10 +20,10 @@ each an `Untracked`, and `elements_of` reads some elements of a variable. `loss_
 divides gradients by, a `LossScale`.
 `address_of` is where the elements of an eager tensor or of a variable are. `stored` lists all variables, each a `Stored`,
 with their bytes, and `eager_tensors` all eager tensors that have numbers. `EagerTensor` is their class, and
-`SymbolicTensor` that of symbols. `traces` counts the graphs of functions, by name, and `tracings` those
-of each function object. `listen_to_results` calls a function with what eager operators, and functions that eager code
-calls, return, and `in_gradient` is true while this thread computes gradients in eager code. `key_of` is the key of the variable that an eager resource is. `value_key` is the same for all symbols of a
-graph that have one value.
+`SymbolicTensor` that of symbols. `traces` counts the graphs of functions, by name, and `tracings` those of each
+function object. `listen_to_results` calls a function with what eager operators, and functions that eager code calls,
+return, and `in_gradient` is true while this thread computes gradients in eager code. `key_of` is the key of the
+variable that an eager resource is. `value_key` is the same for all symbols of a graph that have one value.
 """
 
 import tensorflow  # noqa: F401 - first: our driver follows this import, and must find its own modules whole

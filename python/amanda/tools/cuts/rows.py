@@ -37,7 +37,7 @@ class Row:
     gradients: int  # that were not zero
     zeros: int
     idle: int  # indices of the first dimension that have never got one
-    elements: int
+    elements: int  # 0 if it is not known
 
 
 def rows_of(parameters: Parameters) -> list[Row]:

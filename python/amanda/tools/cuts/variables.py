@@ -23,7 +23,7 @@ from .zeros import Zeros
 if TYPE_CHECKING:
     from amanda.toolkit.tensorflow import Differentiated, End, Sought
 
-Shape = tuple[int | None, ...] | None  # None: the rank is not known
+Shape = tuple[int | None, ...] | None  # None if the rank is not known
 
 _NOWHERE = Place(None, "", "", "")
 
@@ -271,5 +271,5 @@ def _row(one: Variable) -> Row:
         gradients=0 if one.verdict == "zero" else one.gradients,
         zeros=one.gradients if one.verdict == "zero" else 0,
         idle=0,
-        elements=0 if one.shape is None else math.prod(size or 0 for size in one.shape),  # 0: not known
+        elements=0 if one.shape is None else math.prod(size or 0 for size in one.shape),
     )

@@ -1,4 +1,4 @@
-"""What is behind the operators of a v1 graph, and would be copied with them."""
+"""The operators behind others in a v1 graph, which are copied with them."""
 
 from __future__ import annotations
 

@@ -76,9 +76,9 @@ class ParameterNotInOptimizer(Rule):
 
     In TensorFlow it looks at each `tf.Variable` that a layer of Keras has as an attribute, itself or in a list, tuple or
     dictionary. Keras tracks the variables of `add_weight` and `keras.Variable`, and no others: `trainable_variables` does
-    not have it. It is found if a tape has watched it, its path leads to the loss, no gradient of it was asked for, nothing
-    has changed it, and the gradients of all `trainable_variables` of the layer, or of a model that has it, were asked for.
-    `tf.Variable(..., trainable=False)` is for values that are not to be trained.
+    not have it. It is found if a tape has watched it, its path leads to the loss, no gradient of it was asked for, and
+    nothing has changed it. The program must have asked for all `trainable_variables` of the layer, or of a model that has
+    it: a head that is trained alone is right. `tf.Variable(..., trainable=False)` is for values that are not to be trained.
     """
 
     name = "parameter-not-in-optimizer"
