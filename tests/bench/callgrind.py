@@ -22,7 +22,8 @@ from configurations import BASELINE, CONFIGURATIONS, Configuration, Missing, pha
 from measure import VANILLA
 from memory import nothing
 
-COUNTS = {"torch.add": 400, "F.linear, grad": 200, "transformer layer, train": 4, "decode": 2}
+# Twice these are run before: GradientCuts follows values in 16 passes, and then no longer.
+COUNTS = {"torch.add": 400, "F.linear, grad": 200, "transformer layer, train": 12, "decode": 2}
 CONTROL, ALL = "control", "all"
 CACHE = "--I1=32768,8,64"  # of every machine the same: 32 KB
 EVENTS = {"instructions": "Ir", "l1i misses": "I1mr"}
