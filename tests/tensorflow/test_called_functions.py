@@ -9,151 +9,29 @@ import amanda
 import numpy as np
 import pytest
 import tensorflow as tf
-from amanda.drivers.tensorflow.front import session as session_front
-from amanda.drivers.tensorflow.lower.behind import Behind
-from amanda.drivers.tensorflow.lower.changed import Changed
-from amanda.drivers.tensorflow.view.called import CalledFunctions
-from amanda.drivers.tensorflow.view.op_types import CALLS as CALL_TYPES
-from amanda.drivers.tensorflow.view.op_types import draws
-from amanda.drivers.tensorflow.view.order import Loops, to_run
+from called_models import (
+    CALLS,
+    MASK,
+    RUNS,
+    Events,
+    Mask,
+    Model,
+    W,
+    X,
+    call,
+    called_in_frames,
+    case,
+    close,
+    cond,
+    edits,
+    equal,
+    loop,
+    nested,
+)
 from looking import Look
-from real_programs import session_config, without_optimizer
+from real_programs import without_optimizer
 
 v1 = tf.compat.v1
-
-X = (np.array([[1, 2, 3], [-1, 0.5, 2]]) / 4).astype(np.float32)
-W = np.array([[0.5, 0.3, -0.2], [0.4, 0.2, 0.6], [0.1, -0.7, 0.3]], np.float32)
-MASK = np.array([[1, 0, 1], [0, 1, 1], [1, 1, 0]], np.float32)
-
-
-def layer(x, w, activation):
-    return activation(tf.nn.relu(x @ w)) * tf.sin(x)
-
-
-def call(x, layer):
-    return tf.function(layer)(x)
-
-
-def called_twice(x, layer):
-    function = tf.function(layer)
-    return function(function(x))
-
-
-def called_in_a_call(x, layer):
-    inner = tf.function(layer)
-    return tf.function(lambda x: inner(x) + 1.0)(x)
-
-
-def cond(x, layer):
-    return tf.cond(tf.reduce_sum(x) > 0, lambda: layer(x), lambda: x)
-
-
-def case(x, layer):
-    return tf.switch_case(tf.constant(1), [lambda: x, lambda: layer(x), lambda: tf.exp(x)])
-
-
-def loop(x, layer):
-    return tf.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, layer(a)), [0, x])[1]
-
-
-def nested(x, layer):
-    def body(i, a):
-        return i + 1, tf.cond(i > 0, lambda: layer(a), lambda: a)
-
-    return tf.function(lambda x: tf.while_loop(lambda i, _: i < 3, body, [0, x])[1])(x)
-
-
-def called_in_frames(x, layer):
-    """The loop is nodes of the graph itself."""
-    function = tf.function(layer)
-    v1.disable_control_flow_v2()
-    try:
-        return tf.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, function(a)), [0, x])[1]
-    finally:
-        v1.enable_control_flow_v2()
-
-
-CALLS = [call, called_twice, called_in_a_call, cond, case, loop, nested]
-RUNS = {call: 1, called_twice: 2, called_in_a_call: 1, cond: 1, case: 1, loop: 3, nested: 2, called_in_frames: 3}
-
-
-class Model:
-    """sum(y²) of what `calls` makes of a layer, its gradients, and a step of gradient descent."""
-
-    def __init__(self, calls, mask=None, activation=lambda y: y):
-        self.graph = tf.Graph()
-        with self.graph.as_default():
-            self.x = v1.placeholder(tf.float32, [2, 3], name="x")
-            self.w = v1.get_variable("w", initializer=W, use_resource=True)
-            with tf.name_scope("block"):
-                self.y = calls(self.x, lambda x: layer(x, self.w if mask is None else self.w * mask, activation))
-            self.loss = tf.reduce_sum(tf.square(self.y))
-            if calls is not called_in_frames:
-                self.gradients = tf.gradients(self.loss, [self.w, self.x])
-                self.train = v1.train.GradientDescentOptimizer(0.1).minimize(self.loss)
-            self.saver = v1.train.Saver()
-            self.init = v1.global_variables_initializer()
-        self.session = v1.Session(graph=self.graph, config=session_config())
-        self.session.run(self.init)
-
-    def forward(self):
-        return self.session.run([self.y, self.loss], {self.x: X})
-
-    def both(self):
-        return self.session.run([self.y, self.loss, *self.gradients], {self.x: X})
-
-    def trained(self):
-        """Losses of three steps, and the variable after them."""
-        losses = [self.session.run([self.loss, self.train], {self.x: X})[0] for _ in range(3)]
-        return [*losses, self.session.run(self.w)]
-
-
-def equal(got, expected):
-    return len(got) == len(expected) and all(map(np.array_equal, got, expected))
-
-
-def close(got, expected):
-    return len(got) == len(expected) and all(np.allclose(a, b, rtol=1e-5) for a, b in zip(got, expected, strict=True))
-
-
-def edits(op, function, how="insert_after_op"):
-    tool = amanda.Tool(f"edits {op}")
-    tool.add_inst_for_op(lambda context: getattr(context, how)(function), ops=f"tensorflow::{op}")
-    return tool
-
-
-class Mask(amanda.Tool):
-    """Masks the weight of each product, and its gradient."""
-
-    def __init__(self):
-        super().__init__()
-        self.add_inst_for_op(lambda context: context.insert_before_op(self.mask, inputs=[1]), ops="MatMul")
-        self.add_inst_for_op(self.backward, ops="MatMul", backward=True, require_outputs=True)
-
-    def backward(self, context):
-        if context.grad_inputs[1] is not None:
-            context.insert_after_backward_op(self.mask, grad_inputs=[1])
-
-    def mask(self, weight):
-        return weight * MASK
-
-
-class Events(amanda.Tool):
-    """The order in which routines run at products and their gradients, with places."""
-
-    def __init__(self):
-        super().__init__()
-        self.events, self.places = [], set()
-        self.add_inst_for_op(self.analyze, ops=["MatMul", "Relu"])
-
-    def analyze(self, context):
-        name = context.op.__name__
-        self.places.add((name, context.module_path, context.source.rpartition("/")[2].partition(":")[0]))
-        context.insert_before_op(self.note, event=name)
-        context.insert_before_backward_op(self.note, event=f"backward {name}")
-
-    def note(self, *values, event):
-        self.events.append(event)
 
 
 @pytest.mark.parametrize("calls", [*CALLS, called_in_frames])
@@ -179,8 +57,7 @@ def test_places_are_those_of_the_program(calls):
     with amanda.apply(tool):
         model.both()
     path = {cond: "block.cond", case: "block.switch_case.indexed_case", loop: "block.while", nested: "block.while.cond"}
-    here = __file__.rpartition("/")[2]
-    assert tool.places == {(name, path.get(calls, "block"), here) for name in ("MatMul", "Relu")}
+    assert tool.places == {(name, path.get(calls, "block"), "called_models.py") for name in ("MatMul", "Relu")}
 
 
 @pytest.mark.parametrize("calls", [*CALLS, called_in_frames])
@@ -451,117 +328,6 @@ def test_an_edit_of_a_value_that_gradients_take_from_outside_is_an_error():
     assert equal(session.run(fetches), vanilla)
 
 
-def random_numbers(x):
-    return x + tf.random.uniform([2, 3], seed=1)
-
-
-def test_functions_that_draw_random_numbers_are_left_alone_and_counted(caplog, monkeypatch):
-    monkeypatch.setattr("amanda.drivers.tensorflow.front.unsupported._unshown._told", [])
-
-    def build():
-        graph = tf.Graph()
-        with graph.as_default():
-            y = tf.nn.relu(tf.function(random_numbers)(tf.function(tf.exp)(tf.constant(X))))
-        return v1.Session(graph=graph), y
-
-    (session, y), (other, same) = build(), build()
-    vanilla, look = [other.run(same) for _ in range(3)], Look()
-    with amanda.apply(look, coverage=True) as scope:
-        assert equal([session.run(y) for _ in range(3)], vanilla)
-    assert look.count == {"Relu": 3}
-    coverage = {row.operator: row.skipped for row in scope.coverage().rows if row.skipped}
-    assert {name: reasons.get("graph") for name, reasons in coverage.items()} == {
-        "tensorflow::AddV2": 1,
-        "tensorflow::RandomUniform": 1,
-        "tensorflow::Exp": 1,
-    }
-    assert [record.getMessage() for record in caplog.records if record.name == "amanda"] == [
-        "[tensorflow] a Session runs functions, and tools are not shown the operators in them: random numbers are drawn "
-        "behind them, which a copy would change",
-        "[tensorflow] a Session runs functions, and tools are not shown the operators in them: they draw random numbers, "
-        "and a copy would draw others; use tf.random.stateless_uniform or the like",
-    ]
-
-
-def in_frames(make):
-    v1.disable_control_flow_v2()
-    try:
-        return make()
-    finally:
-        v1.enable_control_flow_v2()
-
-
-def drawn_with_an_effect(x):
-    """The original that draws needs a print."""
-    with tf.control_dependencies([v1.Print(x, [x])]):
-        return tf.random.uniform(tf.shape(x)) + x
-
-
-def drawn_in_a_loop(x):
-    return in_frames(
-        lambda: tf.while_loop(lambda i, _: i < 2, lambda i, a: (i + 1, a + tf.random.uniform([2, 3])), [0, x])[1]
-    )
-
-
-BEHIND = {
-    "nothing": lambda x: tf.exp(x),
-    "random numbers": lambda x: x + tf.random.uniform([2, 3]),
-    "random numbers of a shape": lambda x: tf.random.uniform(tf.shape(x)),
-    "an effect before random numbers": lambda x: tf.random.uniform(tf.shape(v1.Print(x, [x]))),
-    "an effect after random numbers": lambda x: v1.Print(x + tf.random.uniform(tf.shape(x)), [x]),
-    "a control edge": drawn_with_an_effect,
-    "random numbers in a loop": drawn_in_a_loop,
-    "a function with random numbers": lambda x: tf.function(random_numbers)(x),
-    "random numbers, and a function with others": lambda x: tf.function(random_numbers)(x + tf.random.uniform([2, 3])),
-}
-
-
-@pytest.mark.parametrize("name", BEHIND)
-@pytest.mark.parametrize("is_fed", [False, True], ids=["", "fed"])
-def test_the_calls_whose_copies_draw_others_are_those_with_such_operators_behind_them(name, is_fed):
-    """For each call alone, `Changed` finds what is copied with it."""
-    with tf.Graph().as_default() as graph:
-        function = tf.function(tf.nn.relu)
-        first = function(v1.placeholder_with_default(X, [None, 3]))  # of a shape that is not known
-        middle = BEHIND[name](function(first))
-        last = function(tf.cond(tf.reduce_sum(middle) > 0, lambda: middle, lambda: -middle))
-        side = function(tf.constant(X))
-        fed = frozenset([id(middle)] if is_fed else [])
-        operators = to_run([last.op, side.op], fed)
-    called = CalledFunctions(graph, operators)
-
-    def by_changed(op):
-        copied = Changed(operators, [], {}, fed, Loops(operators), [op]).found
-        return any(draws(each) or called.keeps_state(each) for each in copied)
-
-    behind = Behind(operators, fed, called.keeps_state)
-    calls = [op for op in operators if op.type in CALL_TYPES and not called.keeps_state(op)]
-    assert len(calls) == (3 if is_fed else 5)
-    assert [behind.draws(op) for op in calls] == [by_changed(op) for op in calls]
-    left_alone = {"nothing", "random numbers", "random numbers of a shape", "an effect after random numbers"}
-    assert any(map(by_changed, calls)) == (not is_fed and name not in left_alone)
-
-
-@pytest.mark.parametrize(("asked", "is_searched"), [("Tanh", False), ("Exp", True)])
-def test_what_is_behind_calls_is_searched_only_if_a_tool_asks_for_an_operator_in_them(monkeypatch, asked, is_searched):
-    made = []
-    monkeypatch.setattr(session_front, "Behind", lambda *given: made.append(given) or Behind(*given))
-    with tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
-        y = tf.tanh(tf.function(tf.exp)(tf.constant(X)) + tf.random.uniform([2, 3]))
-        with amanda.apply(Look(f"tensorflow::{asked}")) as look:
-            session.run(y)
-    assert (look.count, len(made)) == ({asked: 1}, int(is_searched))
-
-
-def test_no_warning_about_functions_that_have_no_operator_that_a_tool_asks_for(caplog, monkeypatch):
-    monkeypatch.setattr("amanda.drivers.tensorflow.front.unsupported._unshown._told", [])
-    with tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
-        y = tf.nn.relu(tf.function(random_numbers)(tf.constant(X)))
-        with amanda.apply(edits("Relu", lambda y: y + 1)):
-            session.run(y)
-    assert [record for record in caplog.records if record.name == "amanda"] == []
-
-
 def test_operators_of_an_imported_graph_have_no_line():
     with tf.Graph().as_default() as graph:
         tf.nn.relu(tf.constant(X), name="positive")
@@ -571,16 +337,6 @@ def test_operators_of_an_imported_graph_have_no_line():
         with amanda.apply(events):
             session.run("part/positive:0")
     assert events.places == {("Relu", "part", "")}
-
-
-def test_functions_that_xla_compiles_are_left_alone(caplog):
-    with tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
-        y = tf.nn.relu(tf.function(tf.exp, jit_compile=True)(tf.constant(X)))
-        vanilla, look = session.run(y), Look()
-        with amanda.apply(look):
-            assert np.array_equal(session.run(y), vanilla)
-    assert look.count == {"Relu": 1}
-    assert "XLA compiles them; use jit_compile=False" in caplog.text
 
 
 def test_a_signature_of_a_saved_model_in_a_session(tmp_path):

@@ -151,7 +151,7 @@ def test_a_checkpoint_with_other_names(state, said):
 
 
 def test_a_checkpoint_with_other_objects():
-    """One of which has a shape that is none, beside a module that is empty."""
+    """An object has a shape that is None, and a module is empty."""
     load = "import types\nnn.Sequential().load_state_dict({'a': types.SimpleNamespace(shape=None)}, strict=False)"
     load += "\nmodel.load_state_dict({'a': {'0.weight': types.SimpleNamespace(shape=None)}}, strict=False)"
     check = Check()

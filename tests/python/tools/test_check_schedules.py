@@ -1,4 +1,4 @@
-"""Check tells a schedule of steps that moves once an epoch from those that are right."""
+"""Check finds a schedule of steps that moves once an epoch, and says nothing of schedules that are right."""
 
 import functools
 
@@ -15,7 +15,7 @@ EPOCHS, BATCHES = 4, 5
 
 
 def train(make, *, by_epoch, epochs=EPOCHS):
-    """What a program prints; all its objects are gone when it ends."""
+    """Trains a model. All objects are gone when it returns."""
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     scheduler = make(optimizer)
