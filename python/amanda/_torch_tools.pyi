@@ -5,7 +5,7 @@ import torch
 import torch.distributed.distributed_c10d
 import typing
 import typing_extensions
-__all__: list[str] = ['CollectiveRecorder', 'FakeQuantizationState', 'FakeQuantizer', 'GradientRecorder', 'GraphNodes', 'MemoryRecorder', 'MovingRange', 'NodeMakers', 'Read', 'Reads', 'StatisticsRecorder', 'Storages', 'UnwrittenMemory', 'Writes', 'are_finite', 'has_tangent', 'keeps_incoming', 'output_bytes']
+__all__: list[str] = ['CollectiveRecorder', 'FakeQuantizationState', 'FakeQuantizer', 'GradientRecorder', 'GraphNodes', 'MemoryRecorder', 'MovingRange', 'NodeMakers', 'NonzeroRows', 'Read', 'Reads', 'StatisticsRecorder', 'Storages', 'UnwrittenMemory', 'Writes', 'are_finite', 'has_tangent', 'keeps_incoming', 'output_bytes']
 class CollectiveRecorder:
     """Hears of the collectives of torch.distributed."""
     def __init__(self) -> None: ...
@@ -97,6 +97,17 @@ class NodeMakers:
         """After the operator, which the caller numbers."""
     def of(self, number: typing.SupportsInt | typing.SupportsIndex) -> list[int]:
         """The operators that made a node with this `_sequence_nr()`, on any thread."""
+class NonzeroRows:
+    """Which rows of leaves have got a gradient that is not zero, or NaN."""
+    def __init__(self) -> None: ...
+    def add(self, number: typing.SupportsInt | typing.SupportsIndex, leaf: torch.Tensor, rows: torch.Tensor) -> None:
+        """From now on, the gradients of this leaf are read. `rows`: of bool, contiguous, on the host; true is written where an element of the gradient is not zero."""
+    def clear(self) -> None:
+        """Forgets all leaves."""
+    def routine(self) -> typing_extensions.CapsuleType:
+        """A routine for `_core.NativeRoutine`, before AccumulateGrad. It declines where the gradient must be read in Python, and the first gradient of each leaf."""
+    def take(self) -> list[tuple[int, bool]]:
+        """The numbers of the leaves that got a gradient since the last call, and whether it was not zero."""
 class Read:
     """A tensor as an operator consumed it."""
 class Reads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -104,7 +105,8 @@ class Flow:
         self._leaves: dict[int, tuple[WeakTensorRef, Leaf]] = {}
         self._memory: dict[int, _Memory] = {}  # by the address of the elements
         self._written: dict[int, tuple[StorageWeakRef, Step]] = {}  # the last write to each storage
-        self._rounds: list[list[Step]] = [[]]
+        self._rounds = collections.deque[list[Step]]([[]])
+        self._kept = 0  # steps, in all but the last round
         self._swept = 1000
 
     def leaf(self, tensor: Any) -> Leaf:
@@ -189,15 +191,23 @@ class Flow:
         found.append(_edge(source, tensor, plain is None))
         return source.number
 
+    def made(self, tensor: Any) -> Step | None:
+        """The operator whose result this is, by autograd; None for other tensors."""
+        key = _key(tensor) if isinstance(tensor, torch.Tensor) else None
+        return None if key is None else self._results.get(key)
+
     def steps(self) -> Iterator[Step]:
         """Those that are kept, in order."""
         return (step for one in self._rounds for step in one)
 
     def end_round(self) -> None:
         """Forgets what ran long ago, and what is no more."""
+        self._kept += len(self._rounds[-1])
         self._rounds.append([])
-        while len(self._rounds) > 3 and sum(map(len, self._rounds)) > KEPT:
-            for step in self._rounds.pop(0):
+        while len(self._rounds) > 3 and self._kept > KEPT:
+            forgotten = self._rounds.popleft()
+            self._kept -= len(forgotten)
+            for step in forgotten:
                 step.edges = []
         if len(self._memory) + len(self._results) + len(self._leaves) > self._swept:
             self._sweep()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from amanda import Action, OpContext, Run, Tool, is_enabled
-from amanda.toolkit import Results, Skips, TellsSkips, eager_only, frameworks, locks
+from amanda.toolkit import Results, Skips, TellsSkips, eager_only, frameworks, locks, natively
 
 from .answer import answer_of, answer_of_variables
 from .cut import Finding
@@ -237,7 +237,8 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
             return
         if context.backward_op.__name__ == "AccumulateGrad":
             leaves: set[Parameter] = set()
-            action = context.insert_before_backward_op(self._on_leaf, leaves=leaves)
+            on_leaf = self._begin().rows.routine(self._on_leaf) if natively(context) else self._on_leaf
+            action = context.insert_before_backward_op(on_leaf, leaves=leaves)
             with self._lock:
                 self._leaves.append((action, leaves))
         elif not self._begin().is_settled:

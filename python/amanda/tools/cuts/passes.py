@@ -10,16 +10,17 @@ import torch
 from amanda.toolkit import Skips, own_work
 
 from .flow import Step
+from .nonzero_rows import NonzeroRows
 from .parameters import Loss, Parameter, Parameters, nonzero
 
 
 class Pass:
     """One that runs. Gradients are read on their device; `finish` waits for all at once."""
 
-    def __init__(self, loss: Loss, parameters: Parameters, skips: Skips, reads_all: bool) -> None:
+    def __init__(self, loss: Loss, parameters: Parameters, rows: NonzeroRows, skips: Skips, reads_all: bool) -> None:
         self.loss, self.reads_all = loss, reads_all
         self.reached: dict[Parameter, bool | None] = {}  # whether its gradient is not zero; None if it is undefined
-        self._parameters, self._skips = parameters, skips
+        self._parameters, self._rows, self._skips = parameters, rows, skips
         self._flags: list[tuple[Parameter | Step, Any]] = []
         self._found: dict[Step, bool] = {}
         self._before = {parameter: _state(tensor) for parameter, tensor in parameters.alive()}
@@ -31,7 +32,13 @@ class Pass:
             self.reached.setdefault(parameter, None)
             if gradient is not None:
                 self._add(parameter, gradient)
+                self._rows.follow(parameter, leaf)
         return parameter
+
+    def add_native(self) -> None:
+        """Before `look_at_grad`: what was read in C++."""
+        for parameter, is_there in self._rows.take():
+            self.reached[parameter] = bool(self.reached.get(parameter)) or is_there
 
     def _add(self, parameter: Parameter, gradient: Any) -> None:
         if parameter.is_covered:  # one for each row has come, and none is read any more
@@ -43,8 +50,10 @@ class Pass:
             return
         self._flags.append((parameter, values.any()))
         if values.dim() and values.numel() == parameter.shape[0] and len(parameter.shape) > 1:
-            known = parameter.rows
-            parameter.rows = values if known is None or known.shape != values.shape else known | values.to(known.device)
+            if parameter.rows is None or parameter.rows.shape != values.shape:
+                parameter.rows = values
+            else:
+                parameter.rows |= values.to(parameter.rows.device)
 
     def look_at_grad(self, alive: Sequence[tuple[Parameter, Any]], *, is_settled: bool) -> None:
         """Before `finish`: autograd has accumulated gradients, and no routine was shown the operator that did. It may be in

@@ -10,6 +10,7 @@ from amanda.toolkit.torch import BackwardCall, graph_task_id, running_leaf, runn
 
 from .cut import Cut
 from .flow import Flow, Leaf, Step
+from .nonzero_rows import NonzeroRows
 from .parameters import Loss, Parameter, Parameters, is_zero
 from .passes import Pass
 from .paths import Paths
@@ -27,6 +28,7 @@ class Program:
     def __init__(self, skips: Skips) -> None:
         self.flow = Flow()
         self.parameters = Parameters(self.flow)
+        self.rows = NonzeroRows()
         self.running: Pass | None = None
         self.passes: collections.Counter[Loss] = collections.Counter()
         self.refused = 0  # passes that PyTorch refused: nothing required a gradient
@@ -41,6 +43,7 @@ class Program:
     def reset(self) -> None:
         """Forgets what was found; the models that ran, and the values that live, are known still."""
         self.parameters = self.parameters.anew()
+        self.rows.clear()
         self.passes.clear()
         self.refused = self.failed = self.partly = self._last_new = self._judged = 0
 
@@ -61,7 +64,8 @@ class Program:
 
     def begin_pass(self, call: BackwardCall) -> None:
         loss = self._loss_of(call)
-        self.running = Pass(loss, self.parameters, self._skips, self.passes[loss] < READ_ALL)
+        self.rows.take()  # of passes that were not looked at
+        self.running = Pass(loss, self.parameters, self.rows, self._skips, self.passes[loss] < READ_ALL)
 
     def add_leaf(self, gradient: Any) -> Parameter | None:
         """The leaf of the node that runs on this thread gets its gradient. Returns it, if it is a parameter."""
@@ -86,8 +90,12 @@ class Program:
         return isinstance(error, RuntimeError) and REFUSED in str(error)
 
     def _loss_of(self, call: BackwardCall) -> Loss:
-        sources = (edge.source for edge in self.flow.edges(call.tensors))
-        return next((one.site.place.op_id for one in sources if isinstance(one, Step)), None)
+        made = (self.flow.made(tensor) for tensor in call.tensors)
+        step = next((one for one in made if one is not None), None)
+        if step is None and not self.is_settled:
+            sources = (edge.source for edge in self.flow.edges(call.tensors))
+            step = next((one for one in sources if isinstance(one, Step)), None)
+        return None if step is None else step.site.place.op_id
 
     def _hand_out(self, call: BackwardCall) -> None:
         """The pass has returned gradients."""
@@ -102,6 +110,7 @@ class Program:
             self._has_new = False
             self.parameters.look_again()
         alive = list(self.parameters.alive())
+        ended.add_native()
         ended.look_at_grad(alive, is_settled=self.is_settled)
         arrived = ended.finish()
         asked = {id(tensor) for tensor in call.inputs}
