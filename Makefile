@@ -1,6 +1,6 @@
 # The commands of the README, and little else. `make demo` and `make test` do all that they need, incrementally.
 .DELETE_ON_ERROR:
-.PHONY: demo test test-tensorflow versions sweep stress compiled-zoo programs bench bench-tensorflow tools-table docs setup build build-tests lint tidy format sanitize \
+.PHONY: demo test test-tensorflow gpu versions sweep stress compiled-zoo programs bench bench-tensorflow tools-table docs setup build build-tests lint tidy format sanitize \
   sanitize-core asan asan-core tsan stubs wheel wheels clean
 
 export HF_HUB_OFFLINE := 1
@@ -41,6 +41,11 @@ versions: .venv/requirements.txt
 # PyTorch's whole operator database in a scope; ARGS="--ops '*norm*'" and others: python tests/opinfo --help
 sweep: build
 	$(PYTHON_BIN) tests/opinfo --jobs $(or $(JOBS),2) $(ARGS)
+
+# What needs a GPU: its tests, and PyTorch's operator database there. DEVICE=cpu tries what needs none.
+gpu: build
+	$(PYTHON_BIN) -m pytest -s tests/gpu --device $(or $(DEVICE),cuda) $(ARGS)
+	$(PYTHON_BIN) tests/opinfo --device $(or $(DEVICE),cuda) --jobs $(or $(JOBS),2) --most 3
 
 # The tests that take their time: threads, random interleavings, leaks.
 stress: build

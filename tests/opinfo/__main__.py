@@ -36,6 +36,7 @@ def arguments():
     option("--ops", default="*", help="a pattern for the operators' names")
     option("--shard", default="0/1", metavar="I/N", help="every N-th operator, from the I-th on")
     option("--most", type=int, metavar="N", help="N samples of each variant and dtype, from the first to the last")
+    option("--device", default="cpu", help="cuda: there, operators that differ from themselves are left out by name")
     option("--jobs", type=int, default=1, help="processes")
     option("--slowest", action="store_true", help="say which operators took longest")
     option("--verbose", action="store_true", help="say which operator is next")
@@ -67,7 +68,7 @@ def shard(options):
             if options.verbose:
                 print(sweep.name_of(op), file=sys.stderr, flush=True)
             start = time.perf_counter()
-            found.add(sweep.sweep(op, most=options.most))
+            found.add(sweep.sweep(op, most=options.most, device=options.device))
             seconds[sweep.name_of(op)] = time.perf_counter() - start
             progress.advance()
             if options.done is not None:
@@ -89,6 +90,7 @@ def shards(options):
         file = folder / f"{job}.pickle"
         file.unlink(missing_ok=True)
         command = [sys.executable, Path(__file__).parent, "--ops", options.ops, "--pickle", file]
+        command += ["--device", options.device]
         command += ["--verbose"] if options.verbose else []
         command += ["--shard", f"{part + job * of}/{of * options.jobs}"]
         command += ["--most", str(options.most)] if options.most else []

@@ -11,7 +11,7 @@ def raw(tensor):
     """The elements' bytes in logical order: NaNs and the sign of zero count, memory between the elements does not."""
     if tensor._is_zerotensor():  # has no memory
         return "zeros"
-    dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    dense = tensor.detach().resolve_conj().resolve_neg().contiguous().cpu()
     return ctypes.string_at(dense.data_ptr(), dense.numel() * dense.element_size()) if dense.numel() else b""
 
 

@@ -9,13 +9,13 @@ import torch
 from torch.testing._internal.common_utils import SEED, set_rng_seed
 
 
-def sample_inputs(op: Any, dtype: torch.dtype, *, requires_grad: bool = False) -> Iterator[Any]:
-    """The same as `op.sample_inputs("cpu", dtype, requires_grad)` yields, with its random numbers.
+def sample_inputs(op: Any, dtype: torch.dtype, *, device: str = "cpu", requires_grad: bool = False) -> Iterator[Any]:
+    """The same as `op.sample_inputs(device, dtype, requires_grad)` yields, with its random numbers.
 
     That one looks for a unittest among the callers, and for that at all imported modules, which takes longer
     than all else.
     """
     set_rng_seed(SEED)
-    for sample in op.sample_inputs_func(op, "cpu", dtype, requires_grad):
+    for sample in op.sample_inputs_func(op, device, dtype, requires_grad):
         yield sample
         set_rng_seed(SEED)

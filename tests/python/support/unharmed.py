@@ -154,7 +154,7 @@ def tensor_bits(value: torch.Tensor) -> tuple[Any, ...]:
             return (*known, [bits(getattr(value, name)) for name in names])
         if value.is_meta:
             return known
-        plain = value.as_subclass(torch.Tensor).resolve_conj().resolve_neg().contiguous()
+        plain = value.as_subclass(torch.Tensor).resolve_conj().resolve_neg().contiguous().cpu()
         return (*known, plain.reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
@@ -173,7 +173,7 @@ def reusable(model: torch.nn.Module) -> Callable[[], torch.nn.Module]:
 
 def run(program: Any) -> Any:
     torch.manual_seed(0)
-    return bits([program(), torch.get_rng_state()])
+    return bits([program(), torch.get_rng_state(), torch.cuda.get_rng_state_all()])
 
 
 def check_unharmed(

@@ -10,13 +10,9 @@ import torch
 import torch.nn.functional as F
 from amanda.tools.cupti_profiler import OUTSIDE, CuptiProfiler
 
-gpu = pytest.mark.gpu
-
 
 @pytest.fixture(params=["resnet-50", "transformer"])
-def gpu_step(request):
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
+def gpu_step(request, cuda):
     torch.manual_seed(0)
     if request.param == "resnet-50":
         import transformers
@@ -62,7 +58,6 @@ def _their_kernels(steps, step):
     return times, counts
 
 
-@gpu
 def test_kernel_times_are_torch_profilers(gpu_step):
     profiler = CuptiProfiler()
     scope = amanda.apply(profiler)
@@ -81,7 +76,6 @@ def test_kernel_times_are_torch_profilers(gpu_step):
     assert sum(row.total_ns for row in rows) == pytest.approx(times.total(), rel=0.03)
 
 
-@gpu
 def test_every_kernel_is_attributed(gpu_step):
     profiler = CuptiProfiler()
     with amanda.apply(profiler):
@@ -96,7 +90,6 @@ def test_every_kernel_is_attributed(gpu_step):
     assert phases["optimizer"] > 0
 
 
-@gpu
 def test_nothing_is_lost_in_a_thousand_steps(gpu_step):
     profiler = CuptiProfiler(max_events=1000)
     scope = amanda.apply(profiler)
@@ -113,7 +106,6 @@ def test_nothing_is_lost_in_a_thousand_steps(gpu_step):
     assert not [note for note in profiler.notes if "dropped" in note or "could not be read" in note or "lost" in note]
 
 
-@gpu
 def test_what_it_costs_beside_torchs_profiler(gpu_step):
     """Prints ratios to the step without a profiler, for docs/performance.md."""
 
