@@ -464,28 +464,47 @@ def test_reset():
     assert check.answer().partition("\n")[0].endswith("and 4 steps of 1 optimizer")
 
 
-@pytest.mark.parametrize("is_reset", [False, True])
-def test_no_hook_and_nothing_alive_is_left(is_reset):
+def count_hooks():
     from amanda.drivers.torch import backward_pass
     from torch.optim import optimizer as hooks
 
-    def count():
-        kinds = hooks._global_optimizer_pre_hooks, hooks._global_optimizer_post_hooks, backward_pass._listeners
-        return list(map(len, kinds))
+    kinds = hooks._global_optimizer_pre_hooks, hooks._global_optimizer_post_hooks, backward_pass._listeners
+    return list(map(len, kinds))
 
-    before = count()
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_no_hook_and_nothing_alive_is_left(is_reset):
+    before = count_hooks()
     check, training = Check(advice=True), Training(Images)
     with amanda.apply(check):
         training.run()
-        assert all(now > then for now, then in zip(count(), before, strict=True))
+        assert all(now > then for now, then in zip(count_hooks(), before, strict=True))
         if is_reset:
             check.reset()
             training.run()
-    assert count() == before
+    assert count_hooks() == before
     alive = [weakref.ref(one) for one in (training.model, training.optimizer, next(training.model.parameters()))]
     del training
     gc.collect()
     assert [one() for one in alive] == [None] * 3
+
+
+def test_an_operator_of_another_thread_that_is_analyzed_as_the_scope_closes():
+    class Listening(Rule):
+        name, sentence, fix, bad, good = "listening", "", "", "", ""
+        ops = ("relu",)
+        contexts = []
+
+        def look(self, context):
+            self.contexts.append(context)
+
+    before, check = count_hooks(), Check(rules=[Listening])
+    with amanda.apply(check):
+        torch.ones(2).relu()
+    (context,) = Listening.contexts
+    check._analyze(check._rules[0].look, context)  # by the other thread
+    assert len(Listening.contexts) == 1
+    assert count_hooks() == before
 
 
 def test_a_rule_of_the_user():

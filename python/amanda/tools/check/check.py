@@ -202,6 +202,8 @@ class Check(TellsSkips, Tool):
         self._ran.add(context.namespace.partition("/")[0])
 
     def _analyze(self, look: _Look, context: OpContext) -> None:
+        if not self._open:  # the scope was closed while another thread was in an operator
+            return
         if not is_tensorflow(context):
             if eager_only.leaves_out(context, self._skips, self.needs_eager):
                 return
@@ -213,7 +215,7 @@ class Check(TellsSkips, Tool):
 
     def _analyze_seed(self, context: OpContext) -> None:
         """`backward()` makes the gradient of the loss by this operator, unless it is given one."""
-        if not context.is_symbolic and _in_backward():
+        if self._open and not context.is_symbolic and _in_backward():
             self._follow_optimizers()
             context.insert_before_op(self._steps.begin_backward, inputs=[])
 
