@@ -71,6 +71,7 @@ class Check(TellsSkips, Tool):
         self._rules = [rule(self._report) for rule in chosen]
         self._steps: Any = None
         self._loads: Any = None
+        self._loaders: Any = None
         self._keras_steps = KerasSteps(self._rules)
         asking = [rule for rule in self._rules if type(rule).after_gradients is not Rule.after_gradients]
         self._gradients = AskedGradients(asking)
@@ -182,6 +183,7 @@ class Check(TellsSkips, Tool):
             if self._steps is not None:
                 self._steps.close()
                 self._loads.close()
+                self._loaders.close()
         ended_well = error is None or (isinstance(error, SystemExit) and not error.code)
         for rule in self._rules:
             rule.call(rule.at_end, ended_well)
@@ -194,8 +196,12 @@ class Check(TellsSkips, Tool):
             from .loads import Loads
 
             self._loads = Loads(self._rules)
+            from .loaders import Loaders
+
+            self._loaders = Loaders(self._rules)
         self._steps.open()
         self._loads.open()
+        self._loaders.open()
 
     def _count(self, context: OpContext) -> None:
         """For the evidence: an operator that several rules look at is one."""

@@ -3,6 +3,7 @@ in TensorFlow they are `Computed`."""
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 from amanda import OpContext
@@ -129,8 +130,11 @@ _MOST = 20_000  # nodes of a graph that are looked at
 
 def node_behind(tensor: Any, *, keeps_axes: bool = False) -> Any:
     """The autograd node that computed the values of a tensor, behind views and casts; None if autograd has none."""
-    node = getattr(tensor, "grad_fn", None)
-    passes = _KEEPS_AXES if keeps_axes else _PASSES
+    return passed(getattr(tensor, "grad_fn", None), _KEEPS_AXES if keeps_axes else _PASSES)
+
+
+def passed(node: Any, passes: Container[str] = _PASSES) -> Any:
+    """The node behind views and casts; None if autograd has none."""
     while node is not None and node.name() in passes and node.next_functions:
         node = node.next_functions[0][0]
     return node

@@ -1,4 +1,5 @@
-"""Rule: the base of all rules. Step and Load: a step of an optimizer and a call of `load_state_dict`, as rules see them."""
+"""Rule: the base of all rules. Step, Load and Pass: a step of an optimizer, a call of `load_state_dict`, and the begin of
+an iteration over a `DataLoader`, as rules see them."""
 
 from __future__ import annotations
 
@@ -44,6 +45,14 @@ class Step:
         """ "SGD.step", and the line that calls it. To be asked for before the step ends."""
         return Place(None, f"{type(self.optimizer).__name__}.step", "", program_line(sys._getframe(1)))
 
+    @functools.cached_property
+    def models(self) -> list[Any]:
+        """The outermost modules that have some of its parameters. Looks at all objects of Python: to be asked for once."""
+        from amanda.toolkit.torch import outermost_modules
+
+        own = set(map(id, self.parameters))
+        return [one for one in outermost_modules() if any(id(each) in own for each in one.parameters())]
+
 
 class Load(NamedTuple):
     """A call of `load_state_dict` that has returned."""
@@ -54,12 +63,21 @@ class Load(NamedTuple):
     place: Place
 
 
+class Pass(NamedTuple):
+    """A `DataLoader` whose iteration begins."""
+
+    loader: Any
+    iterator: Any
+    place: Place
+
+
 class Rule:
     """Base of rules: a class in a file of `rules/`. Its docstring is its documentation.
 
     `look` is called once for each operator that `ops` names, as an analysis routine of a tool is. `before_step` and
     `after_step` are called at each step of any optimizer, `before_backward` at each call of `backward()`, `after_load`
-    after each `load_state_dict`, and `at_end` when the scope is left.
+    after each `load_state_dict`, and `at_end` when the scope is left. `on_pass` is called when the iteration of a
+    `DataLoader` begins.
     """
 
     name: ClassVar[str]  #: "loss-broadcast"
@@ -118,6 +136,9 @@ class Rule:
 
     def after_load(self, load: Load) -> None:
         """Called after `load_state_dict` of a module."""
+
+    def on_pass(self, begun: Pass) -> None:
+        """Called when the iteration of a `torch.utils.data.DataLoader` has begun."""
 
     def after_keras_step(self, optimizer: Any, steps: int, place: Callable[[], Place]) -> None:
         """Called after a step of an optimizer of Keras, which has made `steps` steps; of a function that steps several

@@ -22,6 +22,7 @@ LEAST = 2  # steps
 @dataclasses.dataclass
 class _Clips:
     used: list[Used]  # gradients of the last step
+    parameters: frozenset[int]  # ids
     stale: Place | None = None  # of a clip since the last step
     wrong: int = 0
     right: int = 0
@@ -29,15 +30,15 @@ class _Clips:
 
 
 class ClipAfterStep(Rule):
-    """Gradients are clipped when the step has used them, and not between `backward()` and `step()`: no step uses what was
-    clipped. It looks at `clip_grad_norm_`, and reports an optimizer with two such steps or more, and with no clipping that
-    comes in time. A limit of infinity, which only measures the norm, is no finding.
+    """Gradients are clipped when the step has used them, or when there are none yet, and not between `backward()` and
+    `step()`: no step uses what was clipped. It looks at `clip_grad_norm_`, and reports an optimizer with two such steps or
+    more, and with no clipping that comes in time. A limit of infinity, which only measures the norm, is no finding.
     """
 
     name = "clip-after-step"
-    sentence = "gradients are clipped after the step that has used them"
+    sentence = "gradients are clipped after the step that has used them, or before backward()"
     fix = "call clip_grad_norm_ between backward() and step()"
-    ops = ("_foreach_norm", "linalg_vector_norm", "norm")
+    ops = ("_foreach_norm", "linalg_vector_norm", "norm", "detach_")  # the last makes the norm of no gradients
     bad = """
         for _ in range(4):
             optimizer.zero_grad()
@@ -64,7 +65,17 @@ class ClipAfterStep(Rule):
         frame = _clipping()
         if frame is not None and _is_limit(frame.f_locals.get("max_norm")):
             place = Place(None, "clip_grad_norm_", context.module_path, program_line(frame.f_back))
-            context.insert_before_op(self._on_clip, inputs=[0], place=place)
+            if context.op.__name__ == "detach_":
+                context.insert_before_op(self._on_clip_of_nothing, inputs=[], place=place)
+            else:
+                context.insert_before_op(self._on_clip, inputs=[0], place=place)
+
+    def _on_clip_of_nothing(self, place: Place) -> None:
+        frame = _clipping()
+        given = set(map(id, frame.f_locals.get("parameters", ()))) if frame is not None else set()
+        for clips in self._clips.values():
+            if not given.isdisjoint(clips.parameters):
+                clips.stale = clips.stale or place
 
     def _on_clip(self, given: Any, place: Place) -> None:
         memory = {storage(one) for one in (given if isinstance(given, (list, tuple)) else [given])}
@@ -91,7 +102,7 @@ class ClipAfterStep(Rule):
     def after_step(self, step: Step) -> None:
         clips = self._clips.get(step.optimizer)
         if clips is None:
-            clips = self._clips[step.optimizer] = _Clips(step.used)
+            clips = self._clips[step.optimizer] = _Clips(step.used, frozenset(map(id, step.parameters)))
             self._all.append(clips)
         clips.used, self._in_time, self._was_stale = step.used, False, False
 

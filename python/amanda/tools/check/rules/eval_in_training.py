@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import linecache
 import re
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 from amanda import OpContext
@@ -30,8 +31,8 @@ class EvalInTraining(Rule):
     statistics. Models of `from_pretrained` begin in this mode.
 
     It looks at the model when `backward()` is called, and when the optimizer steps. It says nothing if only a part is in
-    evaluation mode, as frozen batch normalization is, or if the optimizer has no gradient of the model. Seen in two steps
-    in a row.
+    evaluation mode, as frozen batch normalization is. Nor if the optimizer trains nothing where the mode matters, as a head
+    on a frozen model. Seen in two steps in a row.
 
     In TensorFlow it looks at batch normalization of Keras of which the scale gets a gradient, in loops with a
     `tf.GradientTape` and in the own `train_step` of a model. A model that is called without `training=True` takes the
@@ -68,7 +69,7 @@ class EvalInTraining(Rule):
     """
 
     def begin(self) -> None:
-        self._models: dict[int, tuple[weakref.ref[Any], Place]] = {}  # outermost modules, with one such operator each
+        self._models: dict[int, _Model] = {}  # by the outermost module's id
         self._lines: dict[int, str] = {}  # of calls of `backward()` while the model was in evaluation mode
         self._in_a_row: dict[int, int] = {}
         self._normalizations: set[str] = set()  # of TensorFlow, that were reported
@@ -81,8 +82,11 @@ class EvalInTraining(Rule):
             return  # see `look_backward`
         given, modules = operands(context), running()
         has_mode = given.get("p", 1) and ("p" in given or given.get("running_mean") is not None)
-        if has_mode and modules and id(modules[-1]) not in self._models:
-            self._models[id(modules[-1])] = weakref.ref(modules[-1]), Place.of(context)
+        if has_mode and modules:
+            model = self._models.get(id(modules[-1]))
+            if model is None or model.module() is not modules[-1]:
+                model = self._models[id(modules[-1])] = _Model(weakref.ref(modules[-1]))
+            model.parts.append((weakref.ref(_with_parameters(modules)), Place.of(context)))
 
     def look_backward(self, context: OpContext) -> None:
         scaled = [one for one in inputs(context) if one is not None and one.kind == "Rsqrt"]
@@ -104,7 +108,7 @@ class EvalInTraining(Rule):
         return bool(_MEANT.search(without)) or (line != without and context.module_path in self._meant)
 
     def before_backward(self) -> None:
-        models = ((key, reference()) for key, (reference, _) in self._models.items())
+        models = ((key, one.module()) for key, one in self._models.items())
         self._lines = {key: called_at() for key, model in models if model is not None and not model.training}
 
     def before_step(self, step: Step) -> None:
@@ -121,16 +125,35 @@ class EvalInTraining(Rule):
             return
         with_gradient = {id(one) for one in step.parameters if one.grad is not None}
         for key in self._models:
-            reference, place = self._models[key]
-            model = reference()
-            trained = model is not None and any(id(one) in with_gradient for one in model.parameters())
-            if model is None or not trained or model.training or key not in lines:
+            model = self._models[key].module()
+            place = self._models[key].trained_at(with_gradient) if key in lines else None
+            if model is None or place is None or model.training:
                 self._in_a_row.pop(key, None)
                 continue
             count = self._in_a_row[key] = self._in_a_row.get(key, 0) + 1
             if count > 1:
                 what = f"{type(model).__name__}.training is False, from backward() to the step of the optimizer"
                 self.found(place._replace(source=lines[key]), what, count=2 if count == 2 else 1)
+
+
+@dataclasses.dataclass
+class _Model:
+    module: weakref.ref[Any]  # the outermost one
+    parts: list[tuple[weakref.ref[Any], Place]] = dataclasses.field(default_factory=list)  # where the mode matters
+
+    def trained_at(self, with_gradient: Container[int]) -> Place | None:
+        """The first operator whose part of the model has one of these parameters."""
+        living = ((part(), place) for part, place in self.parts)
+        return next((place for part, place in living if part is not None and _has(part, with_gradient)), None)
+
+
+def _has(module: Any, parameters: Container[int]) -> bool:
+    return any(id(one) in parameters for one in module.parameters())
+
+
+def _with_parameters(modules: Sequence[Any]) -> Any:
+    """The innermost module that has parameters: a normalization itself, and what is around a dropout."""
+    return next((one for one in modules if next(one.parameters(), None) is not None), modules[-1])
 
 
 def _calls(context: OpContext) -> Iterator[str]:

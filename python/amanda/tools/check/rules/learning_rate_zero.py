@@ -13,19 +13,24 @@ from amanda.toolkit import Place
 from ..rule import Rule, Step
 
 LEAST = 3  # steps in a row, up to the end
+TINY = 1e-6  # of the largest rate
+MOSTLY = 0.5  # of the steps, for a rate that is tiny
 
 
 class LearningRateZero(Rule):
     """The learning rate of all groups of an optimizer has become zero, and it steps on: three times or more, up to the end
     of the program. The schedule is shorter than the training, as one that was made for the steps of an epoch, or that steps
-    more often than the optimizer. A rate that was zero from the beginning is no finding. In TensorFlow it looks at the
+    more often than the optimizer. A rate that was zero from the beginning is no finding. A rate that is a millionth of the
+    largest one counts as zero if it is so for half of the steps, as where a `StepLR` of epochs steps with each batch. In
+    TensorFlow it looks at the
     schedules of Keras, such as a CosineDecay whose `decay_steps` are epochs.
     """
 
     name = "learning-rate-zero"
-    sentence = "the optimizer steps with a learning rate of zero"
+    sentence = "the optimizer steps with a learning rate of zero, or almost zero"
     fix = (
-        "give the schedule the number of all steps of the optimizer, not of epochs; call scheduler.step() once for each"
+        "give the schedule the number of all steps of the optimizer, not of epochs, and call scheduler.step() once for "
+        "each; one that counts epochs steps once in each epoch"
     )
     bad = """
         scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=4)
@@ -56,6 +61,7 @@ class LearningRateZero(Rule):
             rates = self._rates[step.optimizer] = _Rates()
             self._all.append(rates)
         rates.steps += 1
+        rates.see_tiny(step)
         if any(_is_more(group.get("lr")) for group in step.optimizer.param_groups):
             rates.had_more, rates.zero = True, 0
             return
@@ -85,6 +91,12 @@ class LearningRateZero(Rule):
             if rates.place is not None and rates.zero >= LEAST:
                 evidence = f"it has become 0 after {rates.steps - rates.zero} of {rates.steps} steps"
                 self.found(rates.place, evidence, count=rates.zero)
+            elif rates.tiny_place is not None and rates.tiny >= max(LEAST, MOSTLY * rates.steps):
+                first = rates.steps - rates.tiny
+                evidence = (
+                    f"it was {rates.most:.3g}, and has become {rates.last:.1e} after {first} of {rates.steps} steps"
+                )
+                self.found(rates.tiny_place, evidence, count=rates.tiny)
         self.begin()
 
 
@@ -94,6 +106,25 @@ class _Rates:
     zero: int = 0  # steps in a row with a rate of zero
     had_more: bool = False
     place: Place | None = None
+    most: float = 0.0
+    last: float = 0.0
+    tiny: int = 0  # steps in a row with a rate that is tiny
+    tiny_place: Place | None = None
+
+    def see_tiny(self, step: Step) -> None:
+        rates = [group.get("lr") for group in step.optimizer.param_groups]
+        if not all(isinstance(one, (int, float)) for one in rates):
+            return
+        now = max(rates, default=0.0)
+        self.most = max(self.most, now)
+        if now > self.most * TINY:
+            self.tiny, self.tiny_place = 0, None
+            return
+        if not self.tiny:
+            self.last = now
+        self.tiny += 1
+        if self.tiny_place is None and self.most:
+            self.tiny_place = step.place
 
 
 @dataclasses.dataclass

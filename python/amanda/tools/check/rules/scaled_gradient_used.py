@@ -1,0 +1,86 @@
+"""scaled-gradient-used."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any
+
+from amanda import OpContext
+from amanda.toolkit.frames import outwards
+
+from ..gradients import version
+from ..rule import Rule, Step
+from ..scalers import calling_scaler
+
+LEAST = 2  # steps in a row
+
+
+class ScaledGradientUsed(Rule):
+    """`GradScaler` has scaled the loss, and the program calls `step()` of the optimizer, not `scaler.step(optimizer)`. The
+    gradients are some ten thousand times too large, and those with infinities are used, too. Adam, which divides by the
+    size of gradients, hides it; decay, `eps` and clipping are wrong.
+
+    A program that calls `unscale_` first, or changes the gradients itself, is no finding. Seen in two steps in a row.
+    """
+
+    name = "scaled-gradient-used"
+    sentence = "the step uses gradients of a scaled loss"
+    fix = "call scaler.step(optimizer) and scaler.update()"
+    ops = ("mul", "_foreach_norm", "linalg_vector_norm", "norm")  # as "clip-before-unscale"
+    bad = """
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for _ in range(3):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = F.cross_entropy(model(x), labels)
+            scaler.scale(loss).backward()
+            optimizer.step()
+    """
+    good = """
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for _ in range(3):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = F.cross_entropy(model(x), labels)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    """
+
+    def begin(self) -> None:
+        self._scalers: weakref.WeakSet[Any] = weakref.WeakSet()  # that have scaled a loss since the last step
+        self._is_clipped = False  # since the last step
+        self._in_a_row: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # by optimizer
+
+    def look(self, context: OpContext) -> None:
+        if context.op.__name__ != "mul":
+            if any(f.f_globals.get("__name__") == "torch.nn.utils.clip_grad" for f in outwards(sys._getframe(1))):
+                context.insert_before_op(self._on_clip, inputs=[])
+        elif calling_scaler() is not None:
+            context.insert_before_op(self._on_scale, inputs=[])
+
+    def _on_clip(self) -> None:
+        self._is_clipped = True
+
+    def _on_scale(self) -> None:
+        scaler = calling_scaler()
+        if scaler is not None:
+            self._scalers.add(scaler)
+
+    def before_step(self, step: Step) -> None:
+        scalers = list(self._scalers)
+        is_clipped, self._is_clipped = self._is_clipped, False
+        self._scalers.clear()
+        if not scalers and step.optimizer not in self._in_a_row:
+            return
+        gradients = [one.grad for one in step.parameters if one.grad is not None] if scalers else []
+        is_as_made = bool(gradients) and (is_clipped or not version(gradients[0]))
+        is_wrong = is_as_made and not step.has_closure and calling_scaler() is None
+        for scaler in scalers:
+            state = scaler._per_optimizer_states.get(id(step.optimizer), {})
+            is_wrong = is_wrong and getattr(state.get("stage"), "name", "READY") == "READY"
+        count = self._in_a_row[step.optimizer] = self._in_a_row.get(step.optimizer, 0) + 1 if is_wrong else 0
+        if count >= LEAST:
+            what = "GradScaler.scale has multiplied the loss, and neither unscale_ nor GradScaler.step has run"
+            self.found(step.place, what, count=LEAST if count == LEAST else 1)
