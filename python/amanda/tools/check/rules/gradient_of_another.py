@@ -21,12 +21,14 @@ class GradientOfAnother(Rule):
 
     It reports an optimizer of which all gradients were left by a backward pass before the step of another optimizer, and
     were added to after it. Each optimizer has cleared its gradients once, before or after its step. Seen in two steps
-    in a row. Where only some of the gradients were left, as those of an encoder that two losses share, it says nothing.
+    in a row. Where only some of the gradients were left, it says nothing. An encoder that several losses share, each with an
+    optimizer of its own, is meant to get the sum.
     """
 
     name = "gradient-of-another"
     sentence = "a step also uses the gradient of a loss that another optimizer has stepped for"
     fix = "call zero_grad() of this optimizer right before backward() of its own loss"
+    is_advice = True
     ops = ("zero_", "_foreach_zero_")
     counts_backward = True
     bad = """
