@@ -271,4 +271,4 @@ def _report(
         program_end.tell(f"amanda diff: error: {diff.damage}")
         made.status = statuses.USAGE
     elif made.status is None and not agreement:
-        made.status = statuses.FOUND if rows else statuses.NOT_LOOKED_AT if diff.not_compared else None
+        made.status = statuses.FOUND if diff.differs else statuses.NOT_LOOKED_AT if diff.not_compared else None

@@ -167,3 +167,38 @@ def test_the_line_calls_forward_and_runs_are_counted():
     with open(path) as file:
         assert file.readlines()[int(line) - 1].endswith("# this line\n")
     assert found.count == 3
+
+
+def trained(each_step, steps=8):
+    """What Check finds where `each_step` is called with a model in each step."""
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with amanda.apply(check := Check(only=["hooks-repeated"])):
+        for _ in range(steps):
+            each_step(net)
+            optimizer.zero_grad()
+            net(torch.randn(2, 4)).sum().backward()
+            optimizer.step()
+    return [(one.rule, one.place.name, one.place.module_path, one.evidence) for one in check.findings()]
+
+
+def test_hooks_that_are_registered_again():
+    found = ("hooks-repeated", "hook hook", "first", "it was there 8 times after 8 steps")
+    assert trained(lambda net: net.first.register_forward_hook(hook)) == [found]
+    found = ("hooks-repeated", "hook hook", "last", "it was there 8 times after 8 steps")
+    assert trained(lambda net: net.last.register_full_backward_hook(hook)) == [found]
+    found = ("hooks-repeated", "hook hook", "last.weight", "it was there 8 times after 8 steps")
+    assert trained(lambda net: net.last.weight.register_hook(hook)) == [found]
+
+
+def test_hooks_that_are_removed_or_few():
+    handles = []
+
+    def anew(net):
+        while handles:
+            handles.pop().remove()
+        handles.append(net.first.register_forward_hook(hook))
+
+    assert trained(anew) == []
+    few = iter(range(3))
+    assert trained(lambda net: next(few, None) is not None and net.first.register_forward_hook(hook), steps=16) == []

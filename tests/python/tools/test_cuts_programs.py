@@ -77,6 +77,41 @@ def test_a_loss_that_no_parameter_leads_to():
     assert "1 backward pass, 1 of them refused by PyTorch" in tool.answer()
 
 
+def test_a_pass_that_is_refused_after_others_were_not():
+    """Autograd was turned off for an evaluation, and not turned on again."""
+    model, tool = net(), GradientCuts()
+    with amanda.apply(tool), torch.enable_grad():
+        loss_of(model).backward()
+        assert tool.findings() == []
+        torch.set_grad_enabled(False)
+        with pytest.raises(RuntimeError, match="does not require grad"):
+            loss_of(model).backward()
+    (refused,) = tool.findings()
+    assert (refused.verdict, len(refused.parameters)) == ("refused", len(list(model.parameters())))
+    assert {cut.reason for cut in refused.cuts} == {"no_grad"}
+    assert "no gradient in the pass that PyTorch refused: " in tool.answer(ended_well=False)
+
+
+def test_the_gradient_of_a_slice_that_the_result_does_not_use():
+    """As of the coordinates of a network for differential equations."""
+    model, tool = nn.Linear(2, 1), GradientCuts()
+    points = torch.rand(4, 2, requires_grad=True)
+    with amanda.apply(tool):
+        result = model(points)
+        time = points[:, :1]
+        with pytest.raises(RuntimeError, match="appears to not have been used in the graph"):
+            torch.autograd.grad(result.sum(), time)
+    answer = tool.answer(ended_well=False)
+    assert re.search(
+        r"does not use the result of aten::slice \(.*: aten::linear \(.* uses what this was made of, not this", answer
+    )
+    tool.reset()
+    with amanda.apply(tool):
+        time = points[:, :1]
+        torch.autograd.grad(model(torch.cat([time, points[:, 1:]], 1)).sum(), time)
+    assert "does not use" not in tool.answer()
+
+
 def test_a_program_that_fails_midway():
     model, tool = net(), GradientCuts()
 

@@ -25,8 +25,9 @@ def _told(self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
     if _listeners:
         place = Place(None, f"{type(self).__name__}.load_state_dict", "", program_line(sys._getframe(1)))
         unexpected = frozenset(getattr(result, "unexpected_keys", ()))
+        assigns = bool(kwargs.get("assign", args[1] if args[1:] else False))
         for listener in tuple(_listeners):
-            listener(Load(self, state_dict, unexpected, place))
+            listener(Load(self, state_dict, unexpected, place, assigns))
     return result
 
 

@@ -61,6 +61,7 @@ class Load(NamedTuple):
     state: Mapping[str, Any]
     unexpected: frozenset[str]  #: the names in it that the module does not have
     place: Place
+    assigns: bool = False  #: with ``assign=True``: the module has the state's tensors since
 
 
 class Pass(NamedTuple):

@@ -28,7 +28,8 @@ def answer_of(program: Program | None, evidence: Evidence, *, ended_well: bool) 
     if program is None or not (passes or program.partly):
         failed = program is not None and program.failed
         why = f"; {counted(program.failed, 'pass')} raised an error" if program is not None and failed else ""
-        return f"no backward pass was seen{until}{why}, in {evidence.looked_at}{unseen}"
+        told = [*([] if program is None else _not_used(program))]
+        return "\n".join([f"no backward pass was seen{until}{why}, in {evidence.looked_at}", *told]) + unseen
     return "\n".join(_lines(program, passes, until, evidence.looked_at)) + unseen
 
 
@@ -88,7 +89,19 @@ def _lines(program: Program, passes: int, until: str, looked_at: str) -> list[st
     lines = [head, *(str(one) for one in found[:MOST])]
     if len(found) > MOST:
         lines.append(f"and {len(found) - MOST} more reasons")
+    if program.refusal is not None:
+        lines.append(str(program.refusal))
     return [*lines, *_remarks(program)]
+
+
+def _not_used(program: Program) -> list[str]:
+    """Why PyTorch has refused to return gradients, and what would work."""
+    if not program.not_used:
+        return []
+    return [
+        *program.not_used,
+        "compute the result from the tensor of which the gradient is asked, or ask for that which it uses",
+    ]
 
 
 def _remarks(program: Program) -> list[str]:
@@ -107,7 +120,12 @@ def _remarks(program: Program) -> list[str]:
     if program.failed:
         were = "was" if program.failed == 1 else "were"
         texts.append(f"{_passes(program.failed)} failed, and {were} not judged")
-    return [*_not_in_optimizers(program), *_no_parameters(program), *(["; ".join(texts)] if texts else [])]
+    return [
+        *_not_used(program),
+        *_not_in_optimizers(program),
+        *_no_parameters(program),
+        *(["; ".join(texts)] if texts else []),
+    ]
 
 
 def _not_in_optimizers(program: Program) -> list[str]:

@@ -9,7 +9,7 @@ from amanda.toolkit import Place
 from amanda.toolkit.answers import folded
 from amanda.toolkit.frames import line_of_code
 
-Verdict = Literal["none", "zero", "not updated", "partial", "ok"]
+Verdict = Literal["none", "zero", "not updated", "partial", "ok", "refused"]
 MOST_CUTS = 3  # that a text has
 
 
@@ -47,6 +47,7 @@ class Finding:
 
 
 _HEADS = {"none": "no gradient", "zero": "a gradient of zero", "not updated": "a gradient, but no update"}
+_HEADS["refused"] = "no gradient in the pass that PyTorch refused"
 _VERBS = {
     **dict.fromkeys(("outside the loss", "item"), "used last at"),
     **dict.fromkeys(("zero derivative", "overwritten", "factor", "starts at zero", "masked"), "made zero at"),

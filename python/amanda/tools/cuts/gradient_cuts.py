@@ -77,7 +77,8 @@ class GradientCuts(TellsSkips, Results[Row, GroupBy], Tool):
         """The parameters that are not trained, together where they have one reason."""
         with self._lock:
             found = [] if self._program is None else findings_of(self._program.parameters)
-            return [*found, *self._variables.findings()]
+            refusal = None if self._program is None else self._program.refusal
+            return [*found, *([] if refusal is None else [refusal]), *self._variables.findings()]
 
     def answer(self, *, ended_well: bool = True) -> str:
         """Which parameters are not trained, and why; or that all are, and how many were looked at.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -40,6 +40,35 @@ class Paths:
             return self._loose_ends(leaf)
         cuts, reaches = self._ends(leaf)
         return [] if reaches else cuts
+
+    def not_used(self, asked: Iterable[Edge]) -> list[str]:
+        """The tensors of which gradients are asked, and that do not lead here, in words: what made each, and the operator
+        that uses what it was made of."""
+        found = []
+        for source in dict.fromkeys(edge.source for edge in asked):
+            if source in self._useful or not isinstance(source, Step):
+                continue
+            before = next((one for one in self._before(source) if one in self._useful), None)
+            use = (
+                next((step for step, _ in self._uses.get(before, ()) if step in self._useful), None) if before else None
+            )
+            uses = (
+                f": {at(use.site.place)} uses what this was made of, not this" if use and use is not self._root else ""
+            )
+            text = f"what the gradient is asked of does not use the result of {at(source.site.place)}{uses}"
+            found.append(text)
+        return found
+
+    def _before(self, step: Step) -> Iterator[Source]:
+        seen: set[Source] = {step}
+        queue: collections.deque[Source] = collections.deque([step])
+        while queue:
+            source = queue.popleft()
+            for edge in source.edges if isinstance(source, Step) else ():
+                if edge.source not in seen:
+                    seen.add(edge.source)
+                    queue.append(edge.source)
+                    yield edge.source
 
     def zeros_of(self, leaf: Leaf, arrived: dict[Step, bool], is_zero: Callable[[Leaf], bool]) -> list[Cut]:
         """The operators whose backward operators made the gradient of a parameter zero, or left it out.

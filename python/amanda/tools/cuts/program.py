@@ -8,7 +8,7 @@ from typing import Any
 from amanda.toolkit import Skips
 from amanda.toolkit.torch import BackwardCall, graph_task_id, running_leaf, running_modules
 
-from .cut import Cut
+from .cut import Cut, Finding
 from .flow import Flow, Leaf, Step
 from .nonzero_rows import NonzeroRows
 from .parameters import Loss, Parameter, Parameters, is_zero
@@ -20,6 +20,8 @@ READ_ALL = 2  # passes of each loss in which the gradients of all operators are 
 SETTLES = 16  # passes after the last one of a new loss
 REFUSED = "does not require grad"
 """Part of PyTorch's error for a loss without a path to any leaf."""
+NOT_USED = "appears to not have been used in the graph"
+"""Part of that for a gradient with respect to a tensor that leads to nothing of the result."""
 
 
 class Program:
@@ -32,6 +34,8 @@ class Program:
         self.running: Pass | None = None
         self.passes: collections.Counter[Loss] = collections.Counter()
         self.refused = 0  # passes that PyTorch refused: nothing required a gradient
+        self.refusal: Finding | None = None  # why it did so last, if the parameters have got gradients in other passes
+        self.not_used: list[str] = []  # why it refused gradients of tensors that the result does not use, in words
         self.failed = 0  # others that raised
         self.partly = 0  # that asked for some gradients only
         self._skips = skips
@@ -45,6 +49,7 @@ class Program:
         self.parameters = self.parameters.anew()
         self.rows.clear()
         self.passes.clear()
+        self.refusal, self.not_used = None, []
         self.refused = self.failed = self.partly = self._last_new = self._judged = 0
 
     def has_nothing_new(self) -> bool:
@@ -78,10 +83,12 @@ class Program:
             return
         if error is not None and not self._is_refusal(error):
             self.failed += 1
+            if NOT_USED in str(error):
+                self.not_used = Paths(self.flow, tuple(call.tensors)).not_used(self.flow.edges(call.inputs))
         else:
             self.refused += error is not None
             if call.accumulates:
-                self._judge(call, ended)
+                self._judge(call, ended, is_refused=error is not None)
             else:
                 self._hand_out(call)
         self.flow.end_round()
@@ -105,7 +112,7 @@ class Program:
                 parameter.handed_out += 1
         self.partly += 1
 
-    def _judge(self, call: BackwardCall, ended: Pass) -> None:
+    def _judge(self, call: BackwardCall, ended: Pass, *, is_refused: bool) -> None:
         if self._has_new:  # or the models have no new parameters that are used
             self._has_new = False
             self.parameters.look_again()
@@ -135,10 +142,18 @@ class Program:
                 parameter.is_pending = True
             else:
                 counts.zeros += is_there is False
-                if counts.cuts is None:
+                if counts.cuts is None or is_refused:
                     missing.append(parameter)
         if missing:
             self._explain(call, ended, arrived, missing)
+        if is_refused:
+            self._note_refusal(ended.loss, [one for one in missing if one.verdict in ("partial", "ok")])
+
+    def _note_refusal(self, loss: Loss, missing: list[Parameter]) -> None:
+        """Those without any gradient are findings of their own."""
+        cuts = dict.fromkeys(cut for one in missing for cut in one.counts[loss].cuts or ())
+        names = tuple(one.name for one in missing)
+        self.refusal = Finding("refused", names, tuple(cuts), 1) if missing else None
 
     def _explain(self, call: BackwardCall, ended: Pass, arrived: dict[Step, bool], missing: list[Parameter]) -> None:
         paths = Paths(self.flow, tuple(call.tensors))

@@ -13,7 +13,7 @@ from .changes import Change, changes_of
 from .compared import Compared
 from .consequences import Consequences
 from .matching import Id, Matching
-from .origins import Origins
+from .origins import Origins, at
 from .record import Execution, Record, Station
 from .rows import Kind, Row
 from .tolerances import Difference, Tolerances
@@ -65,10 +65,11 @@ class Comparison:
         self.consequences = Consequences()
         self.causes: dict[Hashable, Cause] = {}
         self.compared = Compared()
-        self.origins = Origins(record)
+        self.origins = Origins(record, self.matching)
         self._is_healing = heal  # in all that has run
         self.has_replaced = self.has_left = False  # results that differed
         self._tainted: set[tuple[int, int | None]] = set()  # runs of forward operators that saved other values
+        self._moved_gradient: tuple[Station, float | None] | None = None  # the first, beyond rounding; its difference
         self._gradient: Hashable | None = None  # the source of the last gradient that follows from something
         self._unread: dict[tuple[int, int | None], str] = {}  # inputs of theirs that cannot be compared, in words
 
@@ -122,8 +123,10 @@ class Comparison:
                 self.compared.tolerated += 1
             if found is not None and not explained:
                 source, explained = self._explain(station, number, seen, i, found, changes), True
-                if isinstance(source, tuple) and source[0] == "lone":
+                if station.accumulates or self._is_of_other_code(source):
                     moved = self._difference(tensor, other, ours, theirs, changes, _CLOSE)
+                    if moved is not None and station.backward_op and self._moved_gradient is None:
+                        self._moved_gradient = station, moved.max_abs
                 if station.backward_op:
                     self._gradient = source
                 self._judge(source, seen, changes, tensor, other, i)
@@ -138,7 +141,7 @@ class Comparison:
         if is_view or is_another:
             self.origins.add(station, inputs, outputs, result)
         else:
-            self.origins.compared(station, inputs, moved)
+            self.origins.compared(station, inputs, moved, has_results=bool(outputs))
         return replaced if any(value is not None for value in replaced) else None
 
     def rows(self) -> list[Row]:
@@ -165,9 +168,53 @@ class Comparison:
     @property
     def agreement(self) -> str:
         """That what such operators have computed agrees, as a sentence; "" if it does not, or is not known to."""
-        if self.origin:
+        if self.origin or self._moved_gradient:
             return ""
         return self.origins.agreement or (self.origins.end_agreement if self._reference_ends_alone else "")
+
+    @property
+    def not_known(self) -> str:
+        """The results of operators that only one run has, and that are not known to agree, and gradients that they move, in
+        sentences; "" if there are none."""
+        if self.origin:
+            return ""
+        found = []
+        ends = {"this run": self.origins.open_end, "the reference": self.origins.open_end_of_reference}
+        for which, end in ends.items():
+            if end is not None:
+                found.append(f"not known: what {at(end)} computes, which only {which} has, and no other operator reads")
+        if self._moved_gradient:
+            station, size = self._moved_gradient
+            by = "" if size is None else f" by up to {size:.4g}"
+            found.append(f"what only one of the runs has moves gradients{by}: first {at(station)}")
+        return "\n".join(found)
+
+    @property
+    def agrees(self) -> bool:
+        """True if both compute the same in other ways: no value is known to differ beyond rounding. Each result that only
+        one run has is read by an operator, or the other run has its elements."""
+        if not self.agreement or self.not_known:
+            return False
+        if not all(map(self._is_changed_view, self.causes.values())):
+            return False
+        reached, matched = {i for i, _ in self.matching.comparable}, self.matching.counts_of_reference()
+        runs, lacks = self.matching.comparable_counts, self.matching.counterpart
+        return not (
+            any(self._record.stations[i].accumulates for i in reached - set(matched))
+            or any(
+                one.accumulates and lacks(one.id) is None and runs[one.id] for one in self.matching.stations.values()
+            )
+            or any(row.kind == "other count" for row in self.rows())
+        )
+
+    def _is_of_other_code(self, source: Hashable) -> bool:
+        """True for what follows from an operator that only one run has, or from a view of another form."""
+        cause = self.causes.get(source)
+        is_lone = isinstance(source, tuple) and source[0] == "lone"
+        return is_lone or (cause is not None and self._is_changed_view(cause))
+
+    def _is_changed_view(self, cause: Cause) -> bool:
+        return cause.station.is_view and cause.kind == "operator" and cause.max_abs is None
 
     @property
     def _reference_ends_alone(self) -> bool:
@@ -196,7 +243,7 @@ class Comparison:
                 self._add(station, run, 0, found, "operator", found.note)
         else:
             self.consequences.readers[source] += 1
-            if isinstance(source, tuple) and source[0] == "lone":
+            if self._is_of_other_code(source):
                 self.origins.compared(station, seen.inputs, found)
         self._follow(outputs, source, station)
 

@@ -56,8 +56,16 @@ class Differences(Results[Any, GroupBy]):
 
     @property
     def differs(self) -> bool:
-        """True if there is a row."""
-        return bool(self.rows())
+        """True if a value differs, or may: there is a row, and it is not known that both programs compute the same."""
+        return bool(self.rows()) and not self.agrees
+
+    @property
+    def agrees(self) -> bool:
+        """True if both programs compute the same in other ways. No value is known to differ beyond rounding. Operators
+        that both have read what those of one program compute, and agree, or both have that result. Rows then list these
+        operators, and views of another form."""
+        with disabled(), self._lock:  # it may read the record inside the scope
+            return self._comparison.agrees
 
     @property
     def summary(self) -> str:
@@ -67,6 +75,9 @@ class Differences(Results[Any, GroupBy]):
         what = f"{count:,} difference{'s' * (count != 1)} in {self._comparison.compared}"
         if missing and not count:
             what = f"no difference in what was compared ({self._comparison.compared})"
+        elif count and self.agrees:
+            ways = f"{counted(count, 'difference')} in how it is computed"
+            what = f"no value differs beyond rounding; {ways}, in {self._comparison.compared}"
         rest = f"; not compared: {', '.join(missing)}" if missing else ""
         return "\n".join(filter(None, [str(self.stopped or ""), f"{what}{rest}"]))
 
@@ -102,6 +113,7 @@ class Differences(Results[Any, GroupBy]):
         if not changes:
             return ""
         largest = changes[0]
+        same = "both programs compute the same, in other ways" if self.agrees else ""
         name = largest.backward_op or largest.name
         count = counted(largest.operators, "operator")
         if largest.kind in LONE:
@@ -111,14 +123,20 @@ class Differences(Results[Any, GroupBy]):
             )
             parting = f"{self.parting}\n{_HOW_MATCHED}" if self.parting is not None else ""
             with disabled(), self._lock:  # it may read the record inside the scope
-                other = [self._comparison.origin, parting or first, self._comparison.agreement]
+                other = [
+                    same,
+                    self._comparison.origin,
+                    parting or first,
+                    self._comparison.agreement,
+                    self._comparison.not_known,
+                ]
             return "\n".join(filter(None, [*other, self._went_on]))
         which = "the only change" if len(changes) == 1 else f"the largest of {len(changes):,} changes"
         what = " ".join(filter(None, [largest.note, f"in {name}", f"at {largest.where}" if largest.where else ""]))
         size = "" if largest.max_abs is None else f", which moves results by up to {largest.max_abs:.4g}"
         with disabled(), self._lock:  # it may read the record inside the scope
-            origin = self._comparison.origin
-        return "\n".join(filter(None, [f"{which}: {what} ({count}){size}", origin, self._went_on]))
+            origin, agreement = self._comparison.origin, self._comparison.agreement if same else ""
+        return "\n".join(filter(None, [same, f"{which}: {what} ({count}){size}", origin, agreement, self._went_on]))
 
     @property
     def _went_on(self) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from amanda.toolkit.frames import line_in_cell, split_line
 
 from .record import Execution, Record, Station
-from .texts import is_telling, tensors_in
+from .texts import dtype_in, is_telling, tensors_in
 
 Id = tuple[int, int | None]
 
@@ -178,6 +178,8 @@ class Matching:
         for i in sorted(near - self._taken):
             if stations[i].line in lines:  # it may come yet
                 continue
+            if _is_complex(inputs) != _is_complex(self._inputs_of(i)):  # as of rotary embeddings: another computation
+                continue
             tensors, same = self._agreement(i, inputs)
             score = tensors, stations[i].module_path == station.module_path, same
             if score > best and (tensors or not known):
@@ -240,6 +242,10 @@ def _lines_of(source: str) -> frozenset[str]:
     """The lines of the file of a line; none if it cannot be read."""
     place = split_line(source)
     return _lines_in(place[0]) if place else frozenset()
+
+
+def _is_complex(inputs: Sequence[str]) -> bool:
+    return any(dtype_in(tensor).startswith("complex") for text in inputs for tensor in tensors_in(text))
 
 
 def _has_tensor(text: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from amanda.toolkit.evidence import counted
 from amanda.toolkit.frames import line_of_code
 
 from . import values
-from .record import DamagedRecord, Record, Station
+from .matching import Matching
+from .record import DamagedRecord, Execution, Record, Station
 from .reshaped import reshaped
 from .texts import dtype_in, is_telling, tensors_in
 from .tolerances import Difference, Tolerances
@@ -42,6 +43,7 @@ class _Made:
     read: tuple[str, ...]  # texts of tensors
     spreads: tuple[Spread, ...]  # of its results; () of views, and of masks that are true, or false, everywhere
     sizes: tuple[int, ...]  # of its results, in elements
+    numbers: tuple[float | None, ...]  # the size of each result that has one element
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +58,15 @@ class _Moved:
 class Origins:
     """Notes the operators that only this run has, until one that both runs have gets something else from them."""
 
-    def __init__(self, record: Record) -> None:
-        self._record = record
+    def __init__(self, record: Record, matching: Matching) -> None:
+        self._record, self._matching = record, matching
         self._by_result: dict[str, _Made] = {}
         self._numbers: dict[object, int] = {}  # of operators, in order
         self._sizes: set[int] = set()  # of results, in elements
         self._moved: _Moved | None = None
         self._agreeing: set[object] = set()  # operators of both runs that read their results
         self._last: _Made | None = None  # if no operator of both runs has run since
+        self._read: set[str] = set()  # results that an operator has read, but for views
 
     def add(
         self, station: Station, inputs: Sequence[str], outputs: Sequence[str], result: Callable[[int], Any]
@@ -79,7 +82,11 @@ class Origins:
         spreads = () if station.is_view else tuple(filter(None, made))
         if spreads:
             self._sizes.update(filter(None, map(_elements, outputs)))
-        one = _Made(station, _telling(inputs), spreads, tuple(map(_elements, outputs)))
+        sizes = tuple(map(_elements, outputs))
+        numbers = () if station.is_view else tuple(_number(result(i)) if n == 1 else None for i, n in enumerate(sizes))
+        one = _Made(station, _telling(inputs), spreads, sizes, numbers)
+        if outputs and reads_values(station):
+            self._note_read(one.read)
         if not station.is_view:
             self._last = one if spreads and one.read else None
         self._by_result.update((text, one) for text in _telling(outputs) if text not in self._by_result)
@@ -88,23 +95,106 @@ class Origins:
         """True if such an operator, or a view, has made one of these tensors."""
         return any(text in self._by_result for text in _telling(inputs))
 
-    def compared(self, station: Station, inputs: Sequence[str], difference: Difference | None) -> None:
+    def compared(
+        self, station: Station, inputs: Sequence[str], difference: Difference | None, *, has_results: bool = True
+    ) -> None:
         """An operator that both runs have. `difference`: of its results, because of what it reads."""
         if not self._by_result or self._moved is not None or station.backward_op or station.is_view:
             return
         self._last = None
         read = _telling(inputs)
+        if has_results and reads_values(station):
+            self._note_read(read)
         if difference is not None:
             self._moved = _Moved(station, read, difference.max_abs)
-        elif self.made(inputs):
+        elif self.made(inputs) and reads_values(station):
             self._agreeing.add(station.id)
+
+    def _note_read(self, read: Iterable[str]) -> None:
+        todo = list(read)
+        while todo:
+            text = todo.pop()
+            if text not in self._read:
+                self._read.add(text)
+                made = self._by_result.get(text)
+                todo += made.read if made is not None and made.station.is_view else ()
+
+    @property
+    def open_end(self) -> Station | None:
+        """The first operator with a result that only this run has, that no operator has read, and that is not known to be
+        in the reference; None if there is none."""
+        unread = (made for text, made in self._by_result.items() if text not in self._read and not made.station.is_view)
+        for made in dict.fromkeys(unread):
+            if not self._is_readable or not self._is_known(made) or not self._has_numbers(made):
+                return made.station
+        return None
+
+    @property
+    def open_end_of_reference(self) -> Station | None:
+        """The same of the reference: with a result that no operator there has read, and whose elements no operator has that
+        only this run has."""
+        stations, known = self._record.stations, self._record.executions
+        views = {text: execution.inputs for i, execution in known if stations[i].is_view for text in execution.outputs}
+        todo = [
+            text
+            for i, execution in known
+            if reads_values(stations[i]) and execution.outputs
+            for text in execution.inputs
+        ]
+        read: set[str] = set()
+        while todo:
+            for text in tensors_in(todo.pop()):
+                if text not in read:
+                    read.add(text)
+                    todo += views.get(text, ())
+        made = dict.fromkeys(self._by_result.values())
+        for i, execution in self._lone_of_reference():
+            for k, text in enumerate(execution.outputs):
+                if text not in read and not self._is_made(self._record.result(execution, k), made):
+                    return stations[i]
+        return None
+
+    def _lone_of_reference(self) -> Iterator[tuple[int, Execution]]:
+        """First runs, as are known of those of this run."""
+        matched = set(self._matching.counts_of_reference())
+        for i, execution in self._matching.comparable:
+            station = self._record.stations[i]
+            if i not in matched and not station.backward_op and not station.is_view:
+                matched.add(i)
+                yield i, execution
+
+    def _is_made(self, array: Any, made: Iterable[_Made]) -> bool:
+        number, spread = _number(array), spread_of(array)
+        if number is not None:
+            return any(_is_close(number, one) for by in made for one in by.numbers if one is not None)
+        return spread is not None and any(all(map(_is_close, spread, one)) for by in made for one in by.spreads)
+
+    def _has_numbers(self, made: _Made) -> bool:
+        if len(made.spreads) + sum(number is not None for number in made.numbers) < len(made.sizes):
+            return False  # too large, or a mask
+        known = self._numbers_of_reference
+        return all(any(_is_close(one, other) for other in known) for one in made.numbers if one is not None)
+
+    @functools.cached_property
+    def _numbers_of_reference(self) -> list[float]:
+        found = (
+            _number(self._record.result(execution, k))
+            for i, execution in self._record.executions
+            if not self._record.stations[i].backward_op
+            for k, text in enumerate(execution.outputs)
+            if _elements(text) == 1
+        )
+        return [number for number in found if number is not None]
 
     @property
     def agreement(self) -> str:
         """The operators of both runs that read what other code has computed, as a sentence; "" if one gets something
         else, or there are none."""
-        if self._moved is not None or not self._agreeing:
+        if self._moved is not None:
             return ""
+        if not self._agreeing:
+            same = "what was compared agrees; up to rounding, the reference has what only this run's operators compute"
+            return same if self._by_result and self.open_end is None else ""
         count = counted(len(self._agreeing), "operator")
         return f"what was compared agrees; up to rounding, also {count} that read results of these"
 
@@ -118,19 +208,25 @@ class Origins:
         first, way = self._way
         if first is None:
             nearest = self._nearest(moved.read)
-            reads = ", ".join(_at(one.station) for one in nearest)
+            reads = ", ".join(at(one.station) for one in nearest)
+            if not reads:  # views alone
+                views = dict.fromkeys(
+                    at(self._by_result[text].station) for text in moved.read if text in self._by_result
+                )
+                of = f": it reads {', '.join(views)}" if views else ""
+                return f"what only one of the runs has moves {at(moved.station)}, which both have,{size}{of}"
             known = "the reference has such elements, perhaps in another order"
             if not all(map(self._may_be_in_reference, nearest)):
                 known = "the reference has no result of that size to compare with"
             return (
-                f"operators that only this run has move {_at(moved.station)}, which both have,{size}: it reads {reads}; "
+                f"operators that only this run has move {at(moved.station)}, which both have,{size}: it reads {reads}; "
                 f"{known}"
             )
         lines = list(dict.fromkeys(line_of_code(one.source) for one in way))
         more = len(lines) - _SHOWN
         shown = ", ".join(lines[:_SHOWN]) + (f" and {counted(more, 'more line')}" if more > 0 else "")
         through = f" through {shown}" if lines else ""
-        leads = f"that leads{through} to {_at(moved.station)}, which both have, and moves it{size}"
+        leads = f"that leads{through} to {at(moved.station)}, which both have, and moves it{size}"
         return f"{self._begins(first)}\n{leads}"
 
     @property
@@ -149,7 +245,7 @@ class Origins:
         last = self._end
         if last is None or not self._is_known(last):
             return ""
-        result = f"the last result, of {_at(last.station)}"
+        result = f"the last result, of {at(last.station)}"
         return f"what was compared agrees; up to rounding, the reference has the elements of {result}"
 
     @property
@@ -157,9 +253,7 @@ class Origins:
         return self._last if self._moved is None and self._is_readable else None
 
     def _begins(self, first: _Made) -> str:
-        begins = (
-            f"this run computes something else from {_at(first.station)} on: its result is nowhere in the reference"
-        )
+        begins = f"this run computes something else from {at(first.station)} on: its result is nowhere in the reference"
         return "\n".join(filter(None, [begins, reshaped(self._record, first.read)]))
 
     @functools.cached_property
@@ -281,6 +375,22 @@ def spread_of(array: Any) -> Spread | None:
     return (*(float(ordered[position]) for position in positions), float(ordered[-1]))
 
 
+def _number(array: Any) -> float | None:
+    """The size of its only element."""
+    sizes = None if array is None else values.sizes(array)
+    return float(sizes[0]) if sizes is not None and len(sizes) == 1 else None
+
+
+def _is_close(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=_RTOL, abs_tol=_RTOL**2)
+
+
+def reads_values(station: Station) -> bool:
+    """False for views, and for operators to which the shape and the dtype of an operand are all, such as `ones_like`."""
+    op = station.operator.rpartition("::")[2].partition(".")[0]
+    return not station.is_view and not op.endswith("_like") and not op.startswith("new_")
+
+
 def _may_be_like(text: str, sizes: Iterable[int]) -> bool:
     count = _elements(text)
     return any(
@@ -304,6 +414,6 @@ def _telling(inputs: Iterable[str]) -> tuple[str, ...]:
     return tuple(filter(is_telling, (tensor for text in inputs for tensor in tensors_in(text))))
 
 
-def _at(station: Station) -> str:
+def at(station: Station) -> str:
     module = f" in {station.module_path}" if station.module_path else ""
-    return f"{station.operator}{module} at {line_of_code(station.source)}"
+    return f"{station.backward_op or station.operator}{module} at {line_of_code(station.source)}"

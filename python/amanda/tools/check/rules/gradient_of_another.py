@@ -21,8 +21,8 @@ class GradientOfAnother(Rule):
 
     It reports an optimizer of which all gradients were left by a backward pass before the step of another optimizer, and
     were added to after it. Each optimizer has cleared its gradients once, before or after its step. Seen in two steps
-    in a row. Where only some of the gradients were left, it says nothing. An encoder that several losses share, each with an
-    optimizer of its own, is meant to get the sum.
+    in a row. Where only some of the gradients were left, it says nothing. An encoder that several losses share, each with
+    an optimizer of its own, is meant to get the sum.
     """
 
     name = "gradient-of-another"

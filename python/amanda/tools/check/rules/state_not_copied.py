@@ -2,54 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..gradients import storage
+from ..modes import Stepped
 from ..rule import Load, Rule, Step
 
 
 class StateNotCopied(Rule):
-    """The state of the best epoch is kept as ``best = model.state_dict()``, and loaded at the end of the training. But
-    `state_dict()` gives the tensors of the model itself, which go on to change: what is loaded is the last state.
+    """A model is loaded with its own tensors: ``best = model.state_dict()`` is no copy, so that each later step changes
+    what was kept. Loading it does nothing, and the model is that of the last step, not the best one.
 
-    It looks at calls of `load_state_dict` of a module that an optimizer has trained, of which all tensors are the
-    module's own.
+    It looks at `load_state_dict` of a model that an optimizer has trained. All tensors that are loaded must be the model's
+    own, in the same memory: a state that was updated with those of another model is no finding.
     """
 
     name = "state-not-copied"
-    sentence = "the state that is loaded is that of the model itself"
-    fix = "keep a copy: copy.deepcopy(model.state_dict()), or save it with torch.save"
+    sentence = "load_state_dict loads what the model has already"
+    fix = "keep a copy, copy.deepcopy(model.state_dict()), or a file of torch.save"
     bad = """
         best = model.state_dict()
-        for _ in range(2):
+        for _ in range(3):
             optimizer.zero_grad()
             F.cross_entropy(model(x), labels).backward()
             optimizer.step()
         model.load_state_dict(best)
     """
     good = """
-        best = {name: one.clone() for name, one in model.state_dict().items()}
-        for _ in range(2):
+        model.load_state_dict(model.state_dict())  # nothing is trained yet
+        best = {name: value.clone() for name, value in model.state_dict().items()}
+        for _ in range(3):
             optimizer.zero_grad()
             F.cross_entropy(model(x), labels).backward()
             optimizer.step()
+        other = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        other.load_state_dict(model.state_dict())
+        model.load_state_dict({**model.state_dict(), "2.bias": torch.zeros(3)})  # a part
         model.load_state_dict(best)
     """
 
     def begin(self) -> None:
-        self._trained: set[int] = set()  # ids of parameters
+        self._stepped = Stepped()
 
     def after_step(self, step: Step) -> None:
-        if not step.number:
-            self._trained.update(map(id, step.parameters))
+        self._stepped.add(step)
 
     def after_load(self, load: Load) -> None:
-        own: dict[str, Any] = {**dict(load.module.named_buffers()), **dict(load.module.named_parameters())}
-        pairs = [(own.get(name), one) for name, one in load.state.items() if hasattr(one, "untyped_storage")]
-        is_trained = any(id(one) in self._trained for one, _ in pairs)
-        if is_trained and all(_is_same(one, other) for one, other in pairs):
-            self.found(load.place, f"all {len(pairs)} tensors of it are in the memory of the model")
-
-
-def _is_same(own: Any, given: Any) -> bool:
-    return own is not None and storage(own) is not None and storage(own) == storage(given)
+        own = {**dict(load.module.named_buffers()), **dict(load.module.named_parameters())}
+        loaded = [(own.get(name), value) for name, value in load.state.items() if hasattr(value, "untyped_storage")]
+        if load.assigns or not loaded or not self._stepped.trains(load.module):
+            return
+        if all(one is not None and storage(one) == storage(value) is not None for one, value in loaded):
+            self.found(
+                load.place, f"the {len(loaded)} tensors are the model's own: each step has changed what was kept"
+            )
