@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import functools
 import linecache
 import os
 import sys
@@ -37,10 +39,29 @@ def program_line(frame: FrameType | None) -> str:
     """The line of the program from which this frame is called, as file:line: the user's, else a library's that is not
     torch; "" if there is none."""
     torch = sys.modules.get("torch")
-    inner = (PACKAGE, "<", *([os.path.dirname(str(torch.__file__)) + os.sep] if torch else []))
-    outer = [one for one in outwards(frame) if not one.f_code.co_filename.startswith(inner)]
-    found = next((one for one in outer if not is_library(one.f_code.co_filename)), outer[0] if outer else None)
+    folder = os.path.dirname(str(torch.__file__)) + os.sep if torch else ""
+    best, found = _Kind.MACHINERY, None
+    for one in outwards(frame):
+        kind = _kind_of(one.f_code.co_filename, folder)
+        if kind > best:
+            best, found = kind, one
+            if kind is _Kind.PROGRAM:
+                break
     return f"{found.f_code.co_filename}:{line_of(found.f_code, found.f_lasti)}" if found is not None else ""
+
+
+class _Kind(enum.IntEnum):
+    MACHINERY = 0  # Amanda, torch, and code that has no file
+    LIBRARY = 1
+    PROGRAM = 2
+
+
+@functools.lru_cache(maxsize=4096)
+def _kind_of(path: str, torch_folder: str) -> _Kind:
+    """Whose file it is."""
+    if path.startswith((PACKAGE, "<")) or (torch_folder and path.startswith(torch_folder)):
+        return _Kind.MACHINERY
+    return _Kind.LIBRARY if is_library(path) else _Kind.PROGRAM
 
 
 def user_line(context: OpContext) -> str:

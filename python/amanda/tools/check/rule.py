@@ -93,6 +93,7 @@ class Rule:
     ops: ClassVar[Sequence[str]] = ()  #: the operators that it looks at, of "aten" if they name no namespace
     backward_ops: ClassVar[Sequence[str]] = ()  #: operators; it looks at their backward operators
     with_outputs: ClassVar[bool] = False  #: it looks at operators after they have run
+    only_first_steps: ClassVar[bool] = False  #: `before_step` and `after_step` are called in each optimizer's first one
     counts_backward: ClassVar[bool] = False  #: it uses `before_backward` or `Step.backward_passes`
 
     def __init__(self, report: Report) -> None:
@@ -124,7 +125,11 @@ class Rule:
         try:
             method(*arguments)
         except Exception as error:
-            self._report.skips.add("failed", f"{self.name}: {type(error).__name__}: {error}")
+            self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        """Counts an exception that one of its methods has raised."""
+        self._report.skips.add("failed", f"{self.name}: {type(error).__name__}: {error}")
 
     def before_backward(self) -> None:
         """Called when the program calls `backward()`."""

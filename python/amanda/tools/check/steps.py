@@ -15,8 +15,8 @@ class OptimizerSteps:
     """The hooks, and a count for each optimizer."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
-        self._before = [rule for rule in rules if type(rule).before_step is not Rule.before_step]
-        self._after = [rule for rule in rules if type(rule).after_step is not Rule.after_step]
+        self._before = _Hooks(rules, "before_step")
+        self._after = _Hooks(rules, "after_step")
         self._before_backward = [rule for rule in rules if type(rule).before_backward is not Rule.before_backward]
         self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._running: dict[int, Step] = {}  # by the optimizer's id
@@ -48,17 +48,31 @@ class OptimizerSteps:
         closure = (args[1] if len(args) > 1 else None) or kwargs.get("closure")
         number = self._counts.get(optimizer, 0)
         step = self._running[id(optimizer)] = Step(optimizer, number, closure is not None, self._backward_passes)
-        for rule in self._before:
-            rule.call(rule.before_step, step)
+        self._before.call(step)
 
     def _end(self, optimizer: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         step = self._running.pop(id(optimizer), None)
         if step is None:
             return  # it began before the scope
         step.passes_inside = self._backward_passes - step.backward_passes
-        for rule in self._after:
-            rule.call(rule.after_step, step)
+        self._after.call(step)
         self._counts[optimizer] = step.number + 1
         self._backward_passes = 0
         self.steps += 1
         self.optimizers += not step.number
+
+
+class _Hooks:
+    """A method of rules. There are many, and steps are short: it is called directly."""
+
+    def __init__(self, rules: Sequence[Rule], name: str) -> None:
+        own = [rule for rule in rules if getattr(type(rule), name) is not getattr(Rule, name)]
+        self._first = [(rule, getattr(rule, name)) for rule in own]
+        self._later = [(rule, method) for rule, method in self._first if not rule.only_first_steps]
+
+    def call(self, step: Step) -> None:
+        for rule, method in self._later if step.number else self._first:
+            try:
+                method(step)
+            except Exception as error:  # a rule is no reason to end a program
+                rule.failed(error)

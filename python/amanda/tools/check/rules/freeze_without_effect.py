@@ -24,6 +24,7 @@ class FreezeWithoutEffect(Rule):
     name = "freeze-without-effect"
     sentence = "a layer that was to be frozen is trained"
     fix = "layer.requires_grad_(False), or requires_grad = False for each of its parameters"
+    only_first_steps = True
     bad = """
         model[0].requires_grad = False
         F.cross_entropy(model(x), labels).backward()
@@ -39,7 +40,7 @@ class FreezeWithoutEffect(Rule):
         self._optimizers = 0
 
     def before_step(self, step: Step) -> None:
-        if step.number or self._optimizers == MOST or step.has_closure:
+        if self._optimizers == MOST or step.has_closure:
             return
         self._optimizers += 1
         trained = {id(one) for one in step.parameters if one.requires_grad and one.grad is not None}

@@ -24,6 +24,7 @@ class LayersAreOne(Rule):
     name = "layers-are-one"
     sentence = "several layers of a list are one module"
     fix = "make each of them: nn.ModuleList([Layer() for _ in range(6)])"
+    only_first_steps = True
     bad = """
         model = nn.Sequential(nn.Linear(4, 3), *[nn.Linear(3, 3)] * 4)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -42,7 +43,7 @@ class LayersAreOne(Rule):
         self._optimizers = 0
 
     def before_step(self, step: Step) -> None:
-        if step.number or self._optimizers == MOST:
+        if self._optimizers == MOST:
             return
         self._optimizers += 1
         found = [text for model in step.models for text in _repeated(model)]

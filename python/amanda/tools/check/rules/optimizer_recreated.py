@@ -24,6 +24,7 @@ class OptimizerRecreated(Rule):
     sentence = "a new optimizer takes over, without the state of the last one"
     fix = "make the optimizer once, before the loop over epochs"
     is_advice = True
+    only_first_steps = True
     bad = """
         for epoch in range(5):
             optimizer = torch.optim.Adam(model.parameters())
@@ -47,7 +48,7 @@ class OptimizerRecreated(Rule):
         self._made: dict[tuple[Any, ...], _Made] = {}
 
     def before_step(self, step: Step) -> None:
-        if step.number or not _has_state(step.optimizer) or step.optimizer.state:
+        if not _has_state(step.optimizer) or step.optimizer.state:
             return
         rates = tuple(group.get("lr") for group in step.optimizer.param_groups)
         key = (step.place, type(step.optimizer), rates, *map(id, step.parameters[:1]))

@@ -12,6 +12,7 @@ class SchedulerBeforeOptimizer(Rule):
     name = "scheduler-before-optimizer"
     sentence = "the learning-rate scheduler steps before the optimizer"
     fix = "call scheduler.step() after optimizer.step()"
+    only_first_steps = True
     bad = """
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
         for _ in range(3):
@@ -30,7 +31,7 @@ class SchedulerBeforeOptimizer(Rule):
     """
 
     def before_step(self, step: Step) -> None:
-        if step.number or step.optimizer.state:
+        if step.optimizer.state:
             return
         from ..schedulers import schedulers_of
 

@@ -18,6 +18,7 @@ class StateNotCopied(Rule):
     name = "state-not-copied"
     sentence = "load_state_dict loads what the model has already"
     fix = "keep a copy, copy.deepcopy(model.state_dict()), or a file of torch.save"
+    only_first_steps = True
     bad = """
         best = model.state_dict()
         for _ in range(3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 from amanda.toolkit import Place
@@ -124,5 +125,9 @@ class _Steps:
 
 def _sampled(step: Step) -> list[Any]:
     """The first and the last parameter that has a gradient."""
-    with_gradient = [one for one in step.parameters if one.grad is not None and one.requires_grad]
-    return list({id(one): one for one in (*with_gradient[:1], *with_gradient[-1:])}.values())
+    ends = (_with_gradient(step.parameters), _with_gradient(reversed(step.parameters)))
+    return list({id(one): one for one in ends if one is not None}.values())
+
+
+def _with_gradient(parameters: Iterable[Any]) -> Any:
+    return next((one for one in parameters if one.requires_grad and one.grad is not None), None)

@@ -17,6 +17,7 @@ class TiedByMemory(Rule):
     name = "tied-by-memory"
     sentence = "two parameters have one memory, and are updated one after the other"
     fix = "tie the parameters themselves: head.weight = embedding.weight"
+    only_first_steps = True
     bad = """
         embedding, head = nn.Embedding(8, 4), nn.Linear(4, 8, bias=False)
         head.weight.data = embedding.weight.data
@@ -38,8 +39,6 @@ class TiedByMemory(Rule):
     """
 
     def before_step(self, step: Step) -> None:
-        if step.number:
-            return
         known: dict[tuple[Any, ...], Any] = {}
         for one in step.parameters:
             place = self.read(one, _place)

@@ -27,6 +27,7 @@ class TrainNotCalled(Rule):
     fix = "call model.train() before the training loop"
     is_advice = True
     ops = (*ops.linear_like, *ops.convolution)
+    only_first_steps = True
     bad = """
         class Staged(nn.Sequential):
             def train(self, mode=True):
@@ -57,8 +58,8 @@ class TrainNotCalled(Rule):
             self._models.add(modules[-1])
 
     def after_step(self, step: Step) -> None:
-        trained = {id(one) for one in step.parameters if one.grad is not None} if not step.number else set()
-        for model in list(self._models) if trained else ():
+        trained = {id(one) for one in step.parameters if one.grad is not None}
+        for model in list(self._models):
             own = [one for one in model.parameters() if id(one) in trained]
             if own and model.training:
                 self._models.discard(model)

@@ -16,6 +16,7 @@ class WeightDecayOnNorms(Rule):
     sentence = "biases and weights of normalizations are decayed"
     fix = "put parameters with fewer than two axes into a group with weight_decay=0"
     is_advice = True
+    only_first_steps = True
     bad = """
         optimizer = torch.optim.AdamW(model.parameters(), 0.1, weight_decay=0.1)
         F.cross_entropy(model(x), labels).backward()
@@ -30,8 +31,6 @@ class WeightDecayOnNorms(Rule):
     """
 
     def before_step(self, step: Step) -> None:
-        if step.number:
-            return
         groups = [group for group in step.optimizer.param_groups if group.get("weight_decay")]
         flat = [one for group in groups for one in group["params"] if one.ndim < 2 and one.requires_grad]
         if flat:
