@@ -276,6 +276,7 @@ def keras_2() -> Program:
 def keras_3() -> Program:
     """Layers of Keras 3, which know nothing of sessions: one that repeats a body, statistics, and random numbers."""
     it = Classifier()
+    keras.backend.clear_session()  # it counts layers through the process
     with it.graph.as_default():
         x = keras.layers.Conv2D(4, 3, activation="relu")(it.image)
         x = keras.layers.BatchNormalization()(x, training=True)

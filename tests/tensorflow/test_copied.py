@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from amanda.toolkit.tensorflow import roles_of
 from function_tools import doubles, values
 from looking import Look
 
@@ -160,9 +161,9 @@ class Places(amanda.Tool):
     def analyze(self, context):
         op = context.backward_op if context.is_backward() else context.op
         shapes = [None if operand is None else str(getattr(operand, "shape", "list")) for operand in context.inputs]
-        self.seen.append(
-            (op.__name__, context.op_id, context.module_path, context.source, context.namespace, str(shapes))
-        )
+        roles = [[role.kind for role in roles_of(operand)] for operand in context.inputs]  # "gradient" of a variable
+        place = (context.op_id, context.module_path, context.source, context.namespace)
+        self.seen.append((op.__name__, *place, str(shapes), str(roles)))
 
 
 class Clip(amanda.Tool):
@@ -203,6 +204,7 @@ def test_tools_see_what_they_see_in_a_new_trace(make):
     known()
     called_in(amanda.apply(tool), known)
     assert tool.seen == fresh.seen != []
+    assert any("gradient" in row[-1] for row in tool.seen) is (make in (trained, nested_train))
 
 
 @pytest.mark.parametrize("make", COPIED)

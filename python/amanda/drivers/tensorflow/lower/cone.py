@@ -55,8 +55,8 @@ class Cone:
 
     @property
     def targets(self) -> list[tf.Operation]:
-        """What must run for all taps to run: one node, because a run has a price for each of its targets, and those that
-        it cannot wait for, because they are in loops and conditionals."""
+        """The nodes that run for all taps to run. One waits for the others, because a run has a price for each of its
+        targets. It cannot wait for those in loops and conditionals."""
         together = [op for op in self.tap_ops if op not in self._apart]
         if len(together) > 1:
             together = [self._create(port.NodeDef(op="NoOp"), [], together, together[0])]

@@ -95,7 +95,7 @@ class InPlace:
 
     @functools.cached_property
     def _users(self) -> dict[int, list[tuple[tf.Operation, int]]]:
-        """Of a tensor, by id; asked for by edits alone."""
+        """The operators that take a tensor, by its id. Edits alone ask for them."""
         found: dict[int, list[tuple[tf.Operation, int]]] = collections.defaultdict(list)
         for op in self._operators:
             for index, tensor in enumerate(op.inputs):
