@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from real_programs import Arrays, Program, digits, in_session
@@ -272,6 +273,18 @@ def keras_2() -> Program:
         return it.trained(tf_keras.layers.Dense(10)(x), v1.train.AdamOptimizer(0.01))
 
 
+def keras_3() -> Program:
+    """Layers of Keras 3, which know nothing of sessions: one that repeats a body, statistics, and random numbers."""
+    it = Classifier()
+    keras.backend.clear_session()  # it counts layers through the process
+    with it.graph.as_default():
+        x = keras.layers.Conv2D(4, 3, activation="relu")(it.image)
+        x = keras.layers.BatchNormalization()(x, training=True)
+        x = keras.layers.LSTM(8)(tf.reshape(x, (-1, 6, 24)))
+        x = keras.layers.Dropout(0.25, seed=3)(x, training=True)
+        return it.trained(keras.layers.Dense(10)(x), v1.train.AdamOptimizer(0.01))
+
+
 PROGRAMS = [rnn, rnn_in_frames, dynamic_rnn, layers, reference_variables, branches, sparse_embedding, dataset]
 PROGRAMS += [array_loops, python_operators, estimator]
-PROGRAMS += [functions, second_order, branches_in_loops, choices, keras_2]
+PROGRAMS += [functions, second_order, branches_in_loops, choices, keras_2, keras_3]

@@ -8,7 +8,9 @@ import amanda
 import numpy as np
 import pytest
 import tensorflow as tf
+from looking import Look
 from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.client import session as client
 
 v1 = tf.compat.v1
 
@@ -151,9 +153,9 @@ def test_routines_that_return_nothing_copy_nothing():
     with amanda.apply(tool):
         model.step()
     taps = set(model.graph.get_operations()) - vanilla
-    assert {op.type for op in taps} == {"AmandaTap"}
+    assert {op.type for op in taps} == {"AmandaTap", "NoOp"}  # the latter runs when all of them have
     assert [op.outputs for op in taps if op.outputs] == []
-    assert len(runs) == len(taps)
+    assert len(runs) == len(taps) - 1
 
 
 def test_nothing_is_built_for_the_second_run():
@@ -442,3 +444,31 @@ def test_an_operator_shares_its_run_with_its_gradient_in_any_order_of_fetches(gr
             for _ in range(20):
                 session.run(fetches, {x: np.ones((2, 3))})
     assert seen == [True] * 20
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_a_run_has_one_more_target_however_many_routines_run(in_loop, monkeypatch):
+    """A run has a price for each target. Operators in a loop are targets of their own."""
+    counts, model, look = [], Model(), Look()
+    enabled = v1.control_flow_v2_enabled()
+    v1.disable_control_flow_v2()
+    with model.graph.as_default():
+        y = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, tf.sin(y)), (0, model.z))[1] if in_loop else model.y
+    if enabled:
+        v1.enable_control_flow_v2()
+    run = client.tf_session.TF_SessionRun_wrapper
+
+    def counted(session, options, feeds, fetches, targets, metadata):
+        counts.append(len(targets))
+        return run(session, options, feeds, fetches, targets, metadata)
+
+    monkeypatch.setattr(client.tf_session, "TF_SessionRun_wrapper", counted)
+    model.run(y)
+    scope = amanda.apply(look)
+    for _ in range(2):
+        with scope:
+            model.run(y)
+    assert counts[0] == 0
+    assert counts[1] == counts[2]
+    assert (counts[1] == 1) is not in_loop
+    assert look.count == {"MatMul": 2, "AddV2": 2} | ({"Sin": 6, "Less": 8, "AddV2": 8} if in_loop else {"Relu": 2})

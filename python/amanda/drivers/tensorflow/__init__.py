@@ -33,7 +33,7 @@ class TensorFlowDriver:
 
     def __init__(self) -> None:
         self._patches: tuple[ModuleType, ...] = ()  # modules with `patch` and `unpatch`
-        self._has_keras = self._is_entered = False
+        self._has_keras = False
         self.import_hooks: Mapping[str, Callable[[], object]] = {"keras": self._keras_is_there}
 
     def is_available(self) -> bool:
@@ -77,7 +77,7 @@ class TensorFlowDriver:
         from amanda.drivers.tensorflow.eager import looking as eager
         from amanda.drivers.tensorflow.front import exports, function, session, unsupported
         from amanda.drivers.tensorflow.lower import gradients, vectorized
-        from amanda.drivers.tensorflow.view import layers, links, tapes, variable_gradients
+        from amanda.drivers.tensorflow.view import links, tapes, variable_gradients
 
         for part in (links, tapes, exports, variable_gradients):
             part.patch()  # for good: graphs outlive scopes
@@ -85,7 +85,7 @@ class TensorFlowDriver:
         vectorized.register()
         session.watch()
         function.watch()
-        self._patches = (session, function, unsupported, layers, eager)
+        self._patches = (session, function, unsupported, eager)
         eager.attach()
         self._watch_keras()
 
@@ -100,8 +100,7 @@ class TensorFlowDriver:
             from amanda.drivers.tensorflow.view import layers
 
             steps.watch()
-            if self._is_entered:
-                layers.patch()
+            layers.watch()
 
     @property
     def closed_namespaces(self) -> frozenset[str]:
@@ -136,12 +135,10 @@ class TensorFlowDriver:
         return Access(can_replace=not namespace.endswith("/eager"), hides_values=hides_values, hides_inputs=True)
 
     def enter(self) -> None:
-        self._is_entered = True
         for part in self._patches:
             part.patch()
 
     def leave(self) -> None:
-        self._is_entered = False
         with contextlib.ExitStack() as unpatched:
             for part in self._patches:
                 unpatched.callback(part.unpatch)

@@ -11,7 +11,7 @@ import gc
 import importlib
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,6 +123,8 @@ _FUNCTION_ATTRIBUTES = _get("python.eager.polymorphic_function.attributes", "MON
 # They say which functions belong together, and copies do not.
 _LINKS = frozenset({"forward_function_name", "backward_function_name", "api_implements", "_implements"})
 AtomicFunction = _get("python.eager.polymorphic_function.atomic_function", "AtomicFunction")
+_ConcreteFunction = _get("python.eager.polymorphic_function.concrete_function", "ConcreteFunction")
+_call_callbacks = _get("python.eager.polymorphic_function.transform", "call_concrete_function_callbacks")
 DATASET_FUNCTION = _get("python.eager.polymorphic_function.attributes", "TF_DATA_FUNCTION")
 XLA_COMPILE = _get("python.eager.polymorphic_function.attributes", "XLA_COMPILE")
 in_xla = _get("python.ops.control_flow_util", "GraphOrParentsInXlaContext")
@@ -516,11 +518,58 @@ def graph_of_definition(graph: Any, definition: Any) -> Any:
     return found
 
 
+def takes_later_values(function: Any) -> bool:
+    """True if a concrete function takes values that it asks for when it is called."""
+    return bool(function.graph.deferred_external_captures)
+
+
+def graph_like(graph: Any, definition: Any, functions: Iterable[Any]) -> Any:
+    """A new graph of a function, like the graph that it was made of, but for what was changed in the definition.
+    `functions`: those that its nodes may run."""
+    made = _function_def_to_graph(definition, graph.structured_input_signature, propagate_device_spec=True)
+    made.name, made.variables = graph.name, graph.variables
+    made._output_names = None  # they are names of tensors that taps may replace
+    for function in (*graph._functions.values(), *functions):
+        made._add_function_recursive(function)
+    return made
+
+
+def connect_like(function: Any, made: Any) -> None:
+    """Gives such a graph the captures and results of a concrete function."""
+    graph = function.graph
+    inner = {id(old): new for old, new in zip(graph.inputs, made.inputs, strict=True)}
+    captures = graph.captures
+    made.function_captures.reset_captures(
+        [external for external, _ in captures], [inner[id(internal)] for _, internal in captures]
+    )
+    returned = {id(old): new for old, new in zip(graph.outputs, made.outputs, strict=True)}
+    made.structured_outputs = tf.nest.map_structure(
+        lambda value: returned.get(id(value), value), graph.structured_outputs, expand_composites=True
+    )
+
+
+def function_like(function: Any, graph: Any, attributes: Any) -> Any:
+    """A concrete function of such a graph."""
+    made = _ConcreteFunction.from_func_graph(graph, function.function_type, attributes, shared_func_graph=False)
+    made._arg_keywords, made._num_positional_args = function._arg_keywords, function._num_positional_args
+    _call_callbacks(made)
+    return made
+
+
 def add_function(graph: Any, name: str, body: Any, attributes: Any) -> None:
     """Makes a function of a graph of our own. Nodes of `graph` may then run it."""
-    known = {key: value for key, value in attributes.items() if key in _FUNCTION_ATTRIBUTES and key not in _LINKS}
     with graph.as_default():
-        graph._add_function_recursive(_from_func_graph(name, body, known))
+        graph._add_function_recursive(make_function(name, body, attributes))
+
+
+def make_function(name: str, body: Any, attributes: Any) -> Any:
+    """Makes a function of a graph of our own."""
+    known = {key: value for key, value in attributes.items() if key in _FUNCTION_ATTRIBUTES and key not in _LINKS}
+    return _from_func_graph(name, body, known)
+
+
+def name_of_function(function: Any) -> str:
+    return str(tf.compat.as_str(function.name))
 
 
 def find_function(graph: Any, name: str) -> Any:

@@ -288,8 +288,6 @@ def patch() -> None:
     """Patches TensorFlow for the first scope of the process. Each thread with a scope has a callback of its own."""
     port.execute.replace(port.execute_with_callbacks)
     port.invokes_callbacks.replace(_invokes_callbacks)
-    port.imperative_grad.replace(_imperative_grad)
-    port.gradient_of_tape.replace(_gradient_of_tape)
     port.register_tape_gradient(_gradient)
 
 
@@ -305,8 +303,6 @@ def _are_ours() -> bool:
 
 def unpatch() -> None:
     port.register_tape_gradient(tapes.gradient)
-    port.imperative_grad.restore()
-    port.gradient_of_tape.restore()
     port.invokes_callbacks.restore()
     if _are_ours():  # the program's own need it, too
         port.execute.restore()
@@ -314,16 +310,22 @@ def unpatch() -> None:
 
 
 def attach() -> None:
-    """Called once, when the driver is loaded: scopes may be open."""
+    """Called once, when the driver is loaded: scopes may be open. Gradients in functions are noted from then on, because
+    a function may be traced once."""
     EAGER.on_switch(_switched)
     _switched()
+    port.imperative_grad.replace(_imperative_grad)
+    port.gradient_of_tape.replace(_gradient_of_tape)
 
 
 @functools.wraps(port.imperative_grad.original)
 def _imperative_grad(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-    with _here.observer.in_gradient():
+    is_watched = EAGER.has_scopes()
+    if not is_watched and tf.executing_eagerly():
+        return port.imperative_grad.original(tape, target, sources, *args, **kwargs)
+    with _here.observer.in_gradient() if is_watched else contextlib.nullcontext():
         found = port.imperative_grad.original(tape, target, sources, *args, **kwargs)
-    if EAGER.has_scopes() or not tf.executing_eagerly():
+    if is_watched or not tf.executing_eagerly():
         variable_gradients.note_of_tape(tape, target, sources, found, _here.asked)
     return found
 

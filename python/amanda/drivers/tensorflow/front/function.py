@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from amanda import _core
 from amanda.drivers.tensorflow import port
-from amanda.drivers.tensorflow.front import running, unasked, unsupported
+from amanda.drivers.tensorflow.front import copied, running, unasked, unsupported
 from amanda.drivers.tensorflow.front.running import Instrumented, instrumented
 from amanda.drivers.tensorflow.lower import gradient_order, in_place, vectorized
 from amanda.drivers.tensorflow.view import attach, bodies, coverage, graph_site, variable_gradients
@@ -134,12 +134,16 @@ def _build_of(options: Any, creator: Any) -> Build:
 
 
 def _create(function_type: Any, type_context: Any, graph: Any, options: Any) -> Any:
-    """Makes a trace that is not in the cache, or takes that without tools."""
+    """Makes a trace that is not in the cache, or takes that without tools, or a copy of it."""
     build = _here.builds[0] if len(_here.builds) == 1 else VANILLA
     if build.toolset is not None and build.creator is None:
-        shared = unasked.share(function_type, options)
-        if shared is not None:
-            return shared
+        vanilla = unasked.trace_of(function_type, options)
+        if vanilla is not None:
+            if unasked.share(vanilla):
+                return vanilla
+            copy = copied.copy(vanilla, build.toolset, options.attributes)
+            if copy is not None:
+                return copy
     return port.create_function.original(function_type, type_context, graph, options)
 
 

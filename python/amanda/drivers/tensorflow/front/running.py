@@ -21,6 +21,7 @@ class Instrumented(NamedTuple):
     toolset: _core.Toolset
     shown: dict[tf.Operation, graph_site.Shown]
     artifact: _core.Artifact
+    copied: Any = None  # the function of which this is a copy
 
     @property
     def has_taps(self) -> bool:
@@ -39,6 +40,12 @@ class FunctionWithTaps(port.AtomicFunction):  # type: ignore[misc]
     """A function of TensorFlow's runtime that has taps, or calls such functions."""
 
     __slots__ = ()
+
+    @property
+    def graph_debug_info(self) -> Any:
+        """The lines of the program that created the operators, for TensorFlow's errors: a copy has none."""
+        known = instrumented(port.graph_of(self))
+        return super().graph_debug_info if known is None or known.copied is None else known.copied.graph_debug_info
 
     def call_flat(self, *args: Any) -> Any:
         if not port.runs_eagerly(self):

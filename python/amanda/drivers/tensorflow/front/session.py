@@ -162,10 +162,10 @@ class SessionSite(GraphSite):
                     graph = function.graph
                     functions.add(function, self._sites[graph], self._in_bodies.get(graph, []))
                 cone.build()
+                targets = [*(cone.operation(op) for op in self._targets), *cone.targets]
             finally:
                 if is_final:
                     self._graph.finalize()
-        targets = [cone.operation(op) for op in self._targets] + cone.tap_ops
         return Lowered(
             [port.output_of(cone.value(tensor)) for tensor in self._fetches],
             list(dict.fromkeys(targets)),

@@ -17,19 +17,27 @@ _SHARED = "_amanda_is_shared"  # the attribute of a concrete function that also 
 _VECTORIZED = "/pfor/"  # operators of vectorized loops may belong to others, which are in no graph that runs
 
 
-def share(function_type: Any, options: Any) -> Any:
+def trace_of(function_type: Any, options: Any) -> Any:
     """The trace without tools of this function and type, if it may stand for that of the tools in force. None if there
-    is none, or if a tool asks for an operator in it."""
-    if options.function_cache is None or not port.no_tape_records() or coverage.is_open():
+    is none."""
+    if options.function_cache is None or not port.no_tape_records():
         return None
     vanilla = port.make_function_context.original(options.scope_type)
     found = port.cached_function(options.function_cache, function_type, vanilla)
-    if found is None or unsupported.is_distributed(found.graph):
-        return None
-    if is_asked_for(found.graph, attach.FUNCTION, set()):
-        return None
-    setattr(found, _SHARED, True)
-    return found
+    return None if found is None or unsupported.is_distributed(found.graph) else found
+
+
+def share(function: Any) -> bool:
+    """Has such a trace stand for that of the tools in force, if no tool asks for an operator in it. False if one does."""
+    if coverage.is_open() or is_asked_for(function.graph, attach.FUNCTION, set()):
+        return False
+    note_shared(function)
+    return True
+
+
+def note_shared(function: Any) -> None:
+    """Notes that a trace, or a copy of it, stands for that of tools."""
+    setattr(function, _SHARED, True)
 
 
 def is_outdated(function: Any) -> bool:
@@ -45,7 +53,7 @@ def is_asked_for(graph: Any, backend: _core.GraphBackend, seen: set[Any]) -> boo
     seen.add(graph)
     known: dict[str, Any] = {}  # by type
     for op in graph.get_operations():
-        if _VECTORIZED in op.name:
+        if is_vectorized(op):
             return True
         if op.type in op_types.CALLS:
             for name in port.function_names(op):
@@ -65,3 +73,8 @@ def is_asked_for(graph: Any, backend: _core.GraphBackend, seen: set[Any]) -> boo
         for type, op in known.items()
         if type not in op_types.PLUMBING and type not in op_types.CALLS
     )
+
+
+def is_vectorized(op: Any) -> bool:
+    """True if it may be an operator of a vectorized loop."""
+    return _VECTORIZED in op.name

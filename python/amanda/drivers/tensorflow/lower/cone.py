@@ -51,6 +51,16 @@ class Cone:
         self._late: list[_Late] = []
         self._last: dict[tf.Operation, tf.Operation] = {}  # of an operator's taps
         self.tap_ops: list[tf.Operation] = []
+        self._apart: set[tf.Operation] = set()  # of these, those that are targets of their own
+
+    @property
+    def targets(self) -> list[tf.Operation]:
+        """The nodes that run for all taps to run. One waits for the others, because a run has a price for each of its
+        targets. It cannot wait for those in loops and conditionals."""
+        together = [op for op in self.tap_ops if op not in self._apart]
+        if len(together) > 1:
+            together = [self._create(port.NodeDef(op="NoOp"), [], together, together[0])]
+        return [*together, *(op for op in self.tap_ops if op in self._apart)]
 
     @property
     def kept(self) -> list[object]:
@@ -66,6 +76,7 @@ class Cone:
             if op in self._changed or op in self._plans:
                 self._build(op)
         self.tap_ops += [self._copies[op] for op in calls]
+        self._apart |= {self._copies[op] for op in calls}  # else the iterations of a loop would run in another order
         self._order_iterations()
         for late in self._late:
             before = self._copies[late.before]
@@ -151,7 +162,12 @@ class Cone:
         chain.append(emitted.op)
         self._last[shown.op] = emitted.op
         self.tap_ops.append(emitted.op)
+        if self._is_inside(shown.op):
+            self._apart.add(emitted.op)
         return list(emitted.results.items())
+
+    def _is_inside(self, op: tf.Operation) -> bool:
+        return bool(self._loops.around(op)) or self._loops.is_conditional(op)
 
     def _popped(self, forward: tf.Operation, invariant: tf.Tensor, user: tf.Operation) -> tf.Tensor:
         """The value in the loop of the gradients that a tap made of a value that is the same in each iteration."""

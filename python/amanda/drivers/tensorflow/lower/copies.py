@@ -12,7 +12,7 @@ from amanda.drivers.tensorflow import port
 from amanda.drivers.tensorflow.lower import in_place, nodes, tap_nodes
 from amanda.drivers.tensorflow.lower.versions import Versions
 from amanda.drivers.tensorflow.view.called import Function
-from amanda.drivers.tensorflow.view.graph_site import GraphSite, Plans, Shown
+from amanda.drivers.tensorflow.view.graph_site import GraphSite, Plans
 from amanda.drivers.tensorflow.view.links import Gradient
 from amanda.drivers.tensorflow.view.saved import SavedValues
 
@@ -60,7 +60,7 @@ class Copies:
             if self._saved:
                 gradients |= self._savers(self._saved, graph, copies)
             inserted = in_place.InPlace(graph, gradients, self._backend).insert(
-                [(self._copied(shown, copies), taps) for shown, taps in plans]
+                [(tap_nodes.copied(self._backend, shown, copies), taps) for shown, taps in plans]
             )
             self.kept.append(inserted)
         graph.control_outputs.extend(
@@ -100,14 +100,6 @@ class Copies:
                 if copy is not None:
                     found[copy] = Gradient(copies[op], (), ())
         return found
-
-    def _copied(self, shown: Shown, copies: dict[tf.Operation, tf.Operation]) -> Shown:
-        copy = copies[shown.op]
-        tap_nodes.share(self._backend, shown, copy)
-        forward = shown.forward
-        if forward is not None and forward.op in copies:
-            forward = forward._replace(op=copies[forward.op])
-        return shown._replace(op=copy, forward=forward)
 
 
 def _identity(graph: Any, tensor: tf.Tensor) -> tf.Operation:

@@ -6,6 +6,7 @@ First every tap is created, which may fail and changes nothing that runs; then e
 from __future__ import annotations
 
 import collections
+import functools
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -74,12 +75,8 @@ class InPlace:
         self._backward: dict[tf.Operation, list[tf.Operation]] = collections.defaultdict(list)
         for op, gradient in of_backward.items():
             self._backward[gradient.forward].append(op)
-        self._inputs: dict[tf.Operation, list[tf.Tensor]] = {}
-        self._users: dict[int, list[tuple[tf.Operation, int]]] = collections.defaultdict(list)
-        for op in graph.get_operations():
-            self._inputs[op] = list(op.inputs)
-            for index, tensor in enumerate(op.inputs):
-                self._users[id(tensor)].append((op, index))
+        self._operators = graph.get_operations()  # without taps
+        self._changed: dict[tf.Operation, list[tf.Tensor]] = {}  # the inputs that operators will have
         self._moved: dict[tuple[tf.Operation, int], tf.Tensor] = {}
         self._instead: dict[int, tf.Tensor] = {}  # of what the function returns
         self._waits: list[tuple[tf.Operation, tf.Operation]] = []  # (operator, tap that it waits for)
@@ -96,6 +93,19 @@ class InPlace:
         self._commit()
         return self._taps
 
+    @functools.cached_property
+    def _users(self) -> dict[int, list[tuple[tf.Operation, int]]]:
+        """The operators that take a tensor, by its id. Edits alone ask for them."""
+        found: dict[int, list[tuple[tf.Operation, int]]] = collections.defaultdict(list)
+        for op in self._operators:
+            for index, tensor in enumerate(op.inputs):
+                found[id(tensor)].append((op, index))
+        return found
+
+    def _inputs(self, op: tf.Operation) -> Sequence[tf.Tensor]:
+        known = self._changed.get(op)
+        return op.inputs if known is None else known
+
     def _insert(self, shown: Shown, taps: Iterable[_core.Tap]) -> None:
         # Routines of a backward operator find what those of its forward operator left.
         last = self._last.get(shown.forward.op) if shown.forward else None
@@ -104,7 +114,7 @@ class InPlace:
             waits = [op for op in (last,) if op is not None]
             if tap.point == "after":
                 waits.append(self._replaced.get(shown.op, shown.op))
-            node = self._taps.emit(shown, tap, self._inputs[shown.op], outputs, waits)
+            node = self._taps.emit(shown, tap, self._inputs(shown.op), outputs, waits)
             if node is None:
                 continue
             last = node.op
@@ -120,11 +130,11 @@ class InPlace:
         if not node.results:
             self._waits.append((shown.op, node.op))
         for index, new in node.results.items():
-            old = self._inputs[shown.op][index]
+            old = self._inputs(shown.op)[index]
             gradients.passes_through(node.op, new, old)
             self._move(shown.op, index, new)
             for op in self._backward[shown.op]:  # what it saved is what it got
-                for position, tensor in enumerate(self._inputs[op]):
+                for position, tensor in enumerate(self._inputs(op)):
                     if tensor is old:
                         self._move(op, position, new)
 
@@ -154,11 +164,12 @@ class InPlace:
                 self._move(op, index, new)
 
     def _move(self, op: tf.Operation, index: int, new: tf.Tensor) -> None:
-        old = self._inputs[op][index]
-        if (op, index) in self._users[id(old)]:
-            self._users[id(old)].remove((op, index))
-        self._users[id(new)].append((op, index))
-        self._inputs[op][index] = new
+        users, inputs = self._users, self._changed.setdefault(op, list(op.inputs))
+        old = inputs[index]
+        if (op, index) in users[id(old)]:
+            users[id(old)].remove((op, index))
+        users[id(new)].append((op, index))
+        inputs[index] = new
         self._moved[op, index] = new
 
     def _commit(self) -> None:
@@ -172,7 +183,8 @@ class InPlace:
                 others = [self._replaced.get(other, other) for other in user.control_inputs]
                 port.set_control_inputs(user, others)
         graph.control_outputs[:] = [self._replaced.get(op, op) for op in graph.control_outputs]
-        graph.control_outputs.extend(op for op in self._roots if op not in graph.control_outputs)
+        known = {*graph.control_outputs}
+        graph.control_outputs.extend(op for op in self._roots if op not in known)
         if self._instead:
             graph.outputs[:] = map(self._final, graph.outputs)
             graph.structured_outputs = tf.nest.map_structure(

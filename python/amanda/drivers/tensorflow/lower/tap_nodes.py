@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -153,9 +153,14 @@ def operator_of(backend: _core.GraphBackend, shown: Shown) -> _tensorflow.Operat
     return known
 
 
-def share(backend: _core.GraphBackend, shown: Shown, copy: tf.Operation) -> None:
-    """A copy of an operator is the same operator for tools."""
+def copied(backend: _core.GraphBackend, shown: Shown, copies: Mapping[tf.Operation, tf.Operation]) -> Shown:
+    """An operator with its copy in place of it. For tools it is the same operator."""
+    copy = copies[shown.op]
     setattr(copy, _ATTRIBUTE, operator_of(backend, shown))
+    forward = shown.forward
+    if forward is not None and forward.op in copies:
+        forward = forward._replace(op=copies[forward.op])
+    return shown._replace(op=copy, forward=forward)
 
 
 @functools.cache

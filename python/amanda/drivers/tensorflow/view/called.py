@@ -152,7 +152,7 @@ class CalledFunctions:
                 node.name: graph.get_operation_by_name(node.name) for node in definition.node_def
             }
         else:
-            nodes = _nodes(graph, definition)
+            nodes = nodes_of(graph, definition)
         if nodes is None:
             return "TensorFlow has changed the graphs that they were made of"
         results = [_result(graph, nodes, definition, output.name) for output in definition.signature.output_arg]
@@ -195,14 +195,15 @@ class CalledFunctions:
         return known[name]
 
 
-def _nodes(graph: Any, definition: Any) -> dict[str, tf.Operation] | None:
+def nodes_of(graph: Any, definition: Any) -> dict[str, tf.Operation] | None:
     """The operators of a graph by their names in the function that was made of it, which has them in their order.
     TensorFlow adds a number to a name if a result of the function has it. None if these are others."""
     inputs = {tensor.op for tensor in graph.inputs}
     operators = [op for op in graph.get_operations() if op not in inputs]
     found = {}
     for node, op in zip(definition.node_def, operators, strict=False):
-        if node.op != op.type or not re.fullmatch(re.escape(op.name) + r"(_\d+)?", node.name):
+        name = op.name
+        if node.op != op.type or (node.name != name and not re.fullmatch(re.escape(name) + r"(_\d+)?", node.name)):
             return None
         found[node.name] = op
     return found if len(found) == len(definition.node_def) else None

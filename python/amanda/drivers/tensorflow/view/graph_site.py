@@ -107,9 +107,10 @@ class GraphSite:
     def _make(
         self, op: tf.Operation, inputs: tuple[Operand, ...], outputs: tuple[Operand, ...], forward: Shown | None
     ) -> Shown:
-        place = places.place_of(op, *self._position)
         if forward:  # of the program, a backward operator is where its forward operator is
-            place = place._replace(module_path=forward.place.module_path, source=forward.place.source)
+            place = forward.place._replace(id=places.id_of(op, *self._position))
+        else:
+            place = places.place_of(op, *self._position)
         type = op_types.intern(self.backend, op)
         refuse = Refusal(op, inputs, outputs, forward is not None, self.refuse_edit)
         site = _core.OpSite(

@@ -1,7 +1,7 @@
 """The names of Keras layers in the name scopes of a graph.
 
-A graph makes each scope unique: the scope of the layer "dense" may be "functional_1/dense_2". Functions are traced for
-tools while scopes of tools are open. Meanwhile, Keras' class for scopes notes which one it opens for which name.
+A graph makes each scope unique: the scope of the layer "dense" may be "functional_1/dense_2". So Keras' class for scopes
+notes which one it opens for which name, from the time Keras is imported, because a function may be traced once.
 """
 
 from __future__ import annotations
@@ -16,36 +16,29 @@ import tensorflow as tf
 from amanda.drivers.tensorflow import port
 
 _names: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()  # by graph and scope
-_patched: list[tuple[Any, Any]] = []  # Keras' class, and its method
+_patched: set[Any] = set()  # Keras' class
 
 
-def patch() -> None:
+def watch() -> None:
     """Keras need not be imported, and another version may lack the class: then scopes have the names of the graph."""
     scope = port.keras_name_scope()
     enter = getattr(scope, "__enter__", None)
-    if scope is None or enter is None or _patched:
+    if scope is None or enter is None or scope in _patched:
         return
 
     @functools.wraps(enter)
     def enter_and_note(self: Any) -> Any:
         result = enter(self)
-        with contextlib.suppress(Exception):  # Keras has entered; our note must not end the program
-            _note(self)
+        if not tf.executing_eagerly():
+            with contextlib.suppress(Exception):  # Keras has entered; our note must not end the program
+                _note(self)
         return result
 
-    _patched.append((scope, enter))
+    _patched.add(scope)
     scope.__enter__ = enter_and_note
 
 
-def unpatch() -> None:
-    while _patched:
-        scope, enter = _patched.pop()
-        scope.__enter__ = enter
-
-
 def _note(scope: Any) -> None:
-    if tf.executing_eagerly():
-        return
     graph = tf.compat.v1.get_default_graph()
     entered, name = graph.get_name_scope(), scope.name
     last = entered.rpartition("/")[2]

@@ -18,10 +18,10 @@ NAMESPACE = "tensorflow"
 # These operators connect, name or hold values, and compute none.
 _HOLDS = {"Const", "Placeholder", "PlaceholderV2", "PlaceholderWithDefault", "FakeParam", "_Arg", "_Retval"}
 _VARIABLES = {"VarHandleOp", "VariableV2", "Variable", "ReadVariableOp"}
-_FRAMES = {"Enter", "Exit", "Merge", "Switch", "NextIteration", "LoopCond"}
-_FRAMES |= {f"Ref{name}" for name in _FRAMES}
+FRAMES = {"Enter", "Exit", "Merge", "Switch", "NextIteration", "LoopCond"}
+FRAMES |= {f"Ref{name}" for name in FRAMES}
 _STACKS = {"StackV2", "StackPushV2", "StackPopV2", "StackCloseV2"}
-PLUMBING = _HOLDS | _VARIABLES | _FRAMES | _STACKS | {"NoOp", "ControlTrigger", "AmandaTap"}
+PLUMBING = _HOLDS | _VARIABLES | FRAMES | _STACKS | {"NoOp", "ControlTrigger", "AmandaTap"}
 #: Nodes that run functions, which have operators of their own.
 _CALLS = {"If", "While", "Case", "PartitionedCall"}
 CALLS = _CALLS | {f"Stateless{name}" for name in _CALLS} | {"StatefulPartitionedCall", "SymbolicGradient"}

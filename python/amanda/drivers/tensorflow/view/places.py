@@ -32,11 +32,20 @@ def place_of(op: tf.Operation, function: str = "", path: str = "") -> Place:
     graph is the body of, "loop.choice".
     """
     written = vectorized.body_operator(op) or op  # in the program
-    if written.graph is not op.graph:
-        function = bodies.label_of(written.graph)
     scope = layers.module_path(written.graph, written.name.rpartition("/")[0])
     module_path = f"{path}.{scope}" if path and scope else path or scope
-    return Place(frames.hash_of((function, path, op.name)) or 1, module_path, source_of(written))
+    return Place(_id_of(op, written, function, path), module_path, source_of(written))
+
+
+def id_of(op: tf.Operation, function: str = "", path: str = "") -> int:
+    """The id of the operator's place."""
+    return _id_of(op, vectorized.body_operator(op) or op, function, path)
+
+
+def _id_of(op: tf.Operation, written: tf.Operation, function: str, path: str) -> int:
+    if written.graph is not op.graph:
+        function = bodies.label_of(written.graph)
+    return frames.hash_of((function, path, op.name)) or 1
 
 
 def source_of(op: tf.Operation) -> str:
