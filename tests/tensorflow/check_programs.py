@@ -562,13 +562,6 @@ def stackoverflow_48934338() -> None:
 
 
 @not_named
-def stackoverflow_59325381() -> None:
-    """Labels are divided by 255; Keras casts them to whole numbers, which are all 0."""
-    model = dense(8, 10, inputs=64, last="softmax")
-    compiled(model, "sparse_categorical_crossentropy").fit(data(64), classes(10) / 255, verbose=0)
-
-
-@not_named
 def softmax_and_a_loss_of_logits() -> None:
     """The loss of Keras 3 takes the logits of the softmax, and warns."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

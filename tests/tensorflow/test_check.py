@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
 import textwrap
 
 import amanda
+import check_data_programs  # noqa: F401 - it adds programs
 import check_programs
+import check_traced_programs  # noqa: F401
 import keras
 import keras_programs
 import numpy as np
@@ -39,7 +42,7 @@ def found(program, *arguments, **options):
 def test_a_mistake_is_named(faulty):
     (one,) = found(faulty.run, True, advice=faulty.rule in ADVICE).findings()
     assert one.rule == faulty.rule
-    assert one.place.source.startswith(f"{check_programs.__file__}:")
+    assert one.place.source.startswith(f"{inspect.getsourcefile(faulty.run)}:")
 
 
 @pytest.mark.parametrize("faulty", FAULTY, ids=lambda one: one.name)
@@ -63,10 +66,11 @@ def test_every_rule_that_knows_tensorflow_has_a_program():
 
 @pytest.mark.parametrize("rule", [one for one in RULES if one.is_of_tensorflow], ids=lambda one: one.name)
 @pytest.mark.parametrize("is_bad", [True, False], ids=["bad", "good"])
-def test_the_programs_of_a_rule(rule, is_bad):
-    names = {"tf": tf, "keras": keras, "x": check_programs.data(4)}
-    text = textwrap.dedent(rule.bad if is_bad else rule.good)
-    check = found(exec, compile(text, "program.py", "exec"), names)
+def test_the_programs_of_a_rule(rule, is_bad, tmp_path):
+    names = {"tf": tf, "keras": keras, "np": np, "x": check_programs.data(4)}
+    path = tmp_path / "program.py"  # rules read the lines of functions
+    path.write_text(textwrap.dedent(rule.bad if is_bad else rule.good))
+    check = found(exec, compile(path.read_text(), str(path), "exec"), names)
     assert [one.rule for one in check.findings()] == ([rule.name] if is_bad else [])
 
 

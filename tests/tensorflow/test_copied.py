@@ -227,6 +227,23 @@ def test_it_is_not_traced_again(make):
     assert program.traces == traces
 
 
+def definitions(program):
+    """Of the program's own functions, by name: those that are called, too."""
+    trace = program.function.get_concrete_function(X)
+    own = [one for one in (trace._inference_function, *trace.graph._functions.values()) if one is not None]
+    return {one.name: one.cached_definition.SerializeToString(deterministic=True) for one in own}
+
+
+@pytest.mark.parametrize("make", [*COPIED, *TRACED])
+def test_the_definitions_of_the_program_stay_as_they_are(make):
+    program = Program(make)
+    program()
+    before = definitions(program)
+    for tool in (Look(), doubles()):
+        called_in(amanda.apply(tool), program)
+    assert definitions(program) == before
+
+
 @pytest.mark.parametrize("make", TRACED)
 def test_functions_with_loops_or_branches_are_traced_again(make):
     program = Program(make)

@@ -339,6 +339,63 @@ def test_functions_of_one_name_are_not_taken_for_one_that_is_traced_again():
     assert "traced again" not in memory.answer()
 
 
+@pytest.mark.parametrize(
+    ("is_made", "given", "hint"),
+    [
+        (False, float, "arguments that are numbers or objects of Python are a new trace for each value"),
+        (False, lambda i: tf.ones(i + 1), "tensors of another shape are a new trace, unless the function has"),
+        (True, lambda i: tf.ones(3), "it is made again and again, and each has a graph of its own"),
+    ],
+    ids=["values", "shapes", "made"],
+)
+def test_the_reason_why_a_function_is_traced_again_is_named(is_made, given, hint):
+    gc.collect()  # functions of that name
+    weight, optimizer = tf.Variable(tf.ones((4, 4))), keras.optimizers.SGD(0.1)
+    optimizer.build([weight])
+
+    def scaled(weight, given):
+        return weight * tf.reduce_sum(given)
+
+    memory, kept = PeakMemory(growth=True), [tf.function(scaled, reduce_retracing=False)]
+    with amanda.apply(memory):
+        for i in range(8):
+            if is_made:
+                kept.append(tf.function(scaled))
+            optimizer.apply_gradients([(kept[-1](weight, given(i)), weight)])
+    first, second, *_ = memory.answer().splitlines()
+    assert first.startswith(
+        "the function scaled is traced again: it has 1 graph more per step of SGD, whose memory is not"
+    )
+    assert hint in first
+    assert second.startswith("no other memory was found to grow")
+
+
+@pytest.mark.parametrize("is_growing", [True, False])
+def test_a_graph_of_a_session_that_grows_is_named_with_the_line(is_growing):
+    v1 = tf.compat.v1
+    memory = PeakMemory(growth=True)
+    with amanda.apply(memory), tf.Graph().as_default(), v1.Session() as session:
+        weight, rate = v1.get_variable("weight", (4, 4)), v1.get_variable("rate", (), trainable=False)
+        step = v1.train.GradientDescentOptimizer(rate).minimize(tf.reduce_sum(weight**2))
+        fed = v1.placeholder(tf.float32, ())
+        once = v1.assign(rate, fed)
+        session.run(v1.global_variables_initializer())
+        before = len(session.graph.get_operations())
+        v1.assign(rate, 0.5)
+        added = len(session.graph.get_operations()) - before
+        for i in range(12):
+            if is_growing:
+                session.run(v1.assign(rate, 0.1 / (i + 1)))
+            else:
+                session.run(once, {fed: 0.1 / (i + 1)})
+            session.run(step)
+    what = (
+        rf"the graph grows by {added} operators per training run of the session, made at \S+test_memory.py:\d+, whose"
+    )
+    assert bool(re.match(what, memory.answer())) == is_growing
+    assert ("the graph grows" in memory.answer()) == is_growing
+
+
 # ---- the command ---------------------------------------------------------------------------------------------------------
 
 

@@ -250,6 +250,14 @@ def layers_of(layer: Any) -> list[Any]:
     return list(layer._flatten_layers())
 
 
+def layers_with_masks() -> dict[str, str]:
+    """The names and classes of all layers that leave out masked steps: recurrent ones, pooling and attention."""
+    layers = getattr(sys.modules.get("keras"), "layers", None)
+    names = ("RNN", "Bidirectional", "GlobalAveragePooling1D", "MultiHeadAttention", "Attention", "AdditiveAttention")
+    kinds = tuple(getattr(layers, name) for name in names if hasattr(layers, name))
+    return {str(one.name): type(one).__name__ for one in keras_layers() if isinstance(one, kinds)}
+
+
 def _of_keras(method: str) -> Patchable:
     owner = getattr(sys.modules.get("keras.src.backend.tensorflow.optimizer"), "TFOptimizer", None)
     original = getattr(owner, method, None)
@@ -262,12 +270,24 @@ def trained_by_keras(owner: Any) -> list[Any] | None:
     return list(getattr(owner, "_trainable_variables", ())) if kind is not None and isinstance(owner, kind) else None
 
 
+def kept_by_keras(optimizer: Any) -> int:
+    """How many variables an optimizer has, but for the count of its steps and its learning rate."""
+    own = {id(one) for one in (optimizer.iterations, getattr(optimizer, "_learning_rate", None))}
+    return sum(id(one) not in own for one in optimizer.variables)
+
+
 def keras_schedule(optimizer: Any) -> Any:
     """The schedule of an optimizer's learning rate, if its class is Keras' own. None if it has none, or is not of Keras."""
     found = getattr(optimizer, "_learning_rate", None)
     kind = getattr(sys.modules.get("keras.optimizers.schedules"), "LearningRateSchedule", None)
     is_own = kind is not None and isinstance(found, kind) and type(found).__module__.startswith("keras.")
     return found if is_own else None
+
+
+def keras_rate(optimizer: Any) -> Any:
+    """The variable that is an optimizer's learning rate; None if it has a schedule."""
+    found = getattr(optimizer, "_learning_rate", None)
+    return found if hasattr(found, "numpy") and hasattr(found, "assign") else None
 
 
 def keras_variable() -> type | None:
@@ -516,6 +536,12 @@ def graph_of_definition(graph: Any, definition: Any) -> Any:
         found = _function_def_to_graph(definition, propagate_device_spec=True)
     found._output_names = None  # they are names of tensors that taps may replace
     return found
+
+
+def is_compiled_by_xla(definition: Any) -> bool:
+    """For a function's definition."""
+    # To read an attribute that is not there would add it, and TensorFlow refuses one without a value.
+    return XLA_COMPILE in definition.attr and bool(definition.attr[XLA_COMPILE].b)
 
 
 def takes_later_values(function: Any) -> bool:

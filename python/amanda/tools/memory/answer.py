@@ -22,11 +22,11 @@ def answer_of(
     growth: Growth,
     owners: MemoryGrowth | None = None,
     unknown: str = "",
-    traced: tuple[str, int] | None = None,
+    traced: tuple[str, int, str] | None = None,
 ) -> str:
     """`held`: at the peak; `peaks`: bytes, by device; `owners`: of what grows, if they were searched for; `unknown`: what
-    is not counted, if the bytes are a part of what there was. `traced`: the function that got most graphs, and
-    how many."""
+    is not counted, if the bytes are a part of what there was. `traced`: the function that got most graphs, how
+    many, and what would help."""
     if not held:
         return "no memory was allocated"
     grows = [str(growth), _kept(held), _traced(traced, growth)] if owners is None else [owners.answer()]
@@ -66,15 +66,14 @@ def _kept(held: Sequence[Held]) -> str:
     )
 
 
-def _traced(traced: tuple[str, int] | None, growth: Growth) -> str:
+def _traced(traced: tuple[str, int, str] | None, growth: Growth) -> str:
     """The function that TensorFlow traces again and again, if there is one."""
-    name, count = traced or ("", 0)
+    name, count, hint = traced or ("", 0, "")
     if count < LEAST_GRAPHS or 2 * count < growth.steps or not growth.steps:
         return ""
     return (
         f"the function {name} is traced again and again: it got {count:,} graphs in {growth.steps:,} steps of an "
-        "optimizer, whose memory is not counted; arguments that are numbers or objects of Python are a new trace for each "
-        "value"
+        f"optimizer, whose memory is not counted; {hint}"
     )
 
 

@@ -11,6 +11,7 @@ from amanda.toolkit.frames import line_of_code
 
 from .leak_rows import NOBODY, LeakRow
 from .samples import LEAST, LEAST_OF_SIZES, Sample, is_rising
+from .values import hint_of
 
 LEAST_STEPS = 4  # for three samples
 NOTABLE = 1000  # bytes per step
@@ -31,6 +32,7 @@ def answer_of(samples: Sequence[Sample], rows: Sequence[LeakRow], step: str, ste
         )
     first, last = samples[-LEAST], samples[-1]
     grown = sum(row.bytes_per_step for row in rows)
+    graphs = [text for each in (_graphs, _traces, _written) if (text := each(samples, step))]
     if _is_notable(grown, first):
         how = [f"memory in use grows by {size(grown)} per {step}, {_kept(rows[0])}"]
         how += map(_kept, [row for row in rows[1:MOST_ROWS] if row.share >= LEAST_SHARE])
@@ -39,10 +41,9 @@ def answer_of(samples: Sequence[Sample], rows: Sequence[LeakRow], step: str, ste
     elif is_rising(samples):
         how = [_unknown(samples, step)]
     else:
-        how = [f"no memory was found to grow from {step} to {step}"]
-    return "\n".join(
-        filter(None, ["; ".join(how), _seen(first, last, step, steps), _graphs(samples, step), _traces(samples, step)])
-    )
+        how = [f"no {'other ' * bool(graphs)}memory was found to grow from {step} to {step}"]
+    lines = ["; ".join(how), _seen(first, last, step, steps)]
+    return "\n".join(filter(None, [*lines, *graphs] if rows or is_rising(samples) else [*graphs, *lines]))
 
 
 def _unknown(samples: Sequence[Sample], step: str) -> str:
@@ -98,7 +99,19 @@ def _traces(samples: Sequence[Sample], step: str) -> str:
         return ""
     return (
         f"the function {name} is traced again: it has {counted(count, 'graph')} more per {step}, whose memory is not "
-        "counted; arguments that are numbers or objects of Python are a new trace for each value"
+        f"counted; {hint_of(name)}"
+    )
+
+
+def _written(samples: Sequence[Sample], step: str) -> str:
+    """The graph of a session, to which the program adds operators."""
+    line, count = _most_grown([sample.written for sample in samples], samples)
+    if not count:
+        return ""
+    operators = counted(count, "operator")
+    return (
+        f"the graph grows by {operators} per {step}, made at {line_of_code(line)}, whose memory is not counted: make them "
+        "once, before the loop"
     )
 
 

@@ -111,7 +111,9 @@ class PeakMemory(Results[Row, GroupBy], Tool):
 
     def _make_samples(self) -> Samples:
         if not self._has_torch:
-            return Samples(lambda: self._values, self._values.blocks, OptimizerSteps, self._values.traces)
+            return Samples(
+                lambda: self._values, self._values.blocks, OptimizerSteps, self._values.traces, self._values.written
+            )
         from .steps import Steps  # here: it imports torch
 
         return Samples(lambda: self._recorder, lambda: self._blocks(at_peak=False), Steps)

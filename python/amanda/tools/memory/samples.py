@@ -59,6 +59,7 @@ class Sample:
     amounts: Mapping[Group, Amount]
     nodes: Mapping[str, int]  # of graphs, by owner
     traces: Mapping[str, int]  # of functions
+    written: Mapping[str, int]  # operators of a session's graph, by line
     is_complete: bool  # the search had the time that it needed
 
 
@@ -95,6 +96,7 @@ class Samples:
         blocks: returns what is in memory now, each block as PeakMemory has it and with its device.
         steps: makes the steps, of which the argument is to be called at the end of each.
         traces: counts the graphs that functions have, by name.
+        written: counts the operators of graphs that a session runs, by line.
     """
 
     def __init__(
@@ -103,9 +105,10 @@ class Samples:
         blocks: Callable[[], Sequence[tuple[Any, str]]],
         steps: Callable[[Callable[[], object]], StepCounter],
         traces: Callable[[], Mapping[str, int]] = dict,
+        written: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self.steps = steps(self._on_step)
-        self._traces = traces
+        self._traces, self._written = traces, written
         self.taken: list[Sample] = []
         self._recorder, self._blocks = recorder, blocks
         self._unfound = 0  # bytes that the program's own variables did not lead to, at the last sample
@@ -162,4 +165,4 @@ class Samples:
             if name is not None and len(amount.names) < 2:
                 amount.names.add(str(name))
         live = sum(block.bytes for block, _ in blocks)
-        return Sample(step, live, dict(amounts), search.nodes, self._traces(), search.is_complete)
+        return Sample(step, live, dict(amounts), search.nodes, self._traces(), self._written(), search.is_complete)

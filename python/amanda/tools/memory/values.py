@@ -24,6 +24,7 @@ from .site import Site
 if TYPE_CHECKING:
     from amanda.toolkit.tensorflow import Role, Stored
 
+ANEW = 0.9  # of the steps: functions of one name that are made in them
 UNKNOWN = (
     "TensorFlow reports no allocations: these are bytes of values, in a graph as if its operators ran one after "
     "another; not known: what kernels use while they run, stacks of loops, results inside a gradient that are no "
@@ -57,7 +58,9 @@ class Values:
         self._numbers = itertools.count()  # of operators, as tools are shown them
         self._stop: list[Callable[[], object]] = []
         self.is_used = False  # an operator of TensorFlow has run
-        self.traced: tuple[str, int] | None = None  # the function that got most graphs in the scope, and how many
+        self.traced: tuple[str, int, str] | None = (
+            None  # the function that got most graphs in the scope, how many, and what to do
+        )
         self._traced_before: dict[object, tuple[str, int]] = {}  # by function
 
     def reset(self) -> None:
@@ -338,17 +341,29 @@ class Values:
             variable = self._variables.get(key_of(tensor)) if tensor.dtype.name == "resource" else None
             return 0 if variable is None or variable.buffer is None else variable.buffer.serial
 
-    def _most_traced(self) -> tuple[str, int] | None:
+    def _most_traced(self) -> tuple[str, int, str] | None:
         from amanda.toolkit.tensorflow import tracings
 
         before, self._traced_before = self._traced_before, {}
         counts = [(name, count - before.get(one, (name, 0))[1]) for one, (name, count) in tracings().items()]
-        return max(counts, key=lambda each: each[1], default=None)
+        most = max(counts, key=lambda each: each[1], default=("", 0))
+        of_all: collections.Counter[str] = collections.Counter()
+        for name, count in counts:
+            of_all[name] += count
+        name, count = next(iter(of_all.most_common(1)), ("", 0))
+        if count >= ANEW * self._steps:  # it is made again and again, and several models have one each
+            most = name, count
+        return (*most, hint_of(most[0])) if most[0] else None
 
     def traces(self) -> Mapping[str, int]:
         from amanda.toolkit.tensorflow import traces
 
         return traces() if self.is_used else {}
+
+    def written(self) -> Mapping[str, int]:
+        from amanda.toolkit.tensorflow import written
+
+        return written() if self.is_used else {}
 
     # ---- results ----------------------------------------------------------------------------------------------------
 
@@ -436,3 +451,14 @@ def _address(array: Any) -> int:
 
 def _bytes(tensor: Any) -> int:
     return int(tensor.shape.num_elements() * tensor.dtype.size)
+
+
+def hint_of(function: str) -> str:
+    """The reason why a function of TensorFlow is traced again, and a remedy."""
+    from amanda.toolkit.tensorflow import why_traced
+
+    return {
+        "made": "it is made again and again, and each has a graph of its own: make it once, outside of the loop",
+        "shapes": "tensors of another shape are a new trace, unless the function has reduce_retracing=True",
+        "values": "arguments that are numbers or objects of Python are a new trace for each value",
+    }[why_traced(function).why]

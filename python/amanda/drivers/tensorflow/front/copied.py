@@ -60,7 +60,7 @@ def _find(function: Any, found: dict[str, _Body]) -> bool:
     """Finds the graphs of a function and of those that it calls, which come before it. False if one of them cannot be
     copied."""
     graph, definition = port.graph_of(function), function.cached_definition
-    if graph is None or unsupported.is_distributed(graph) or definition.attr[port.XLA_COMPILE].b:
+    if graph is None or unsupported.is_distributed(graph) or port.is_compiled_by_xla(definition):
         return False
     operators = called.nodes_of(graph, definition)
     if operators is None or any(unasked.is_vectorized(op) or op.type in op_types.FRAMES for op in operators.values()):

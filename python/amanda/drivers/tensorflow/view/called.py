@@ -140,7 +140,7 @@ class CalledFunctions:
         definition = self._definition(name)
         if definition is None:
             return "their definitions are not in the graph"
-        if definition.attr[port.XLA_COMPILE].b:
+        if port.is_compiled_by_xla(definition):
             return "XLA compiles them; use jit_compile=False"
         state = self._state(name)
         if state is not None:
@@ -227,7 +227,7 @@ def _state_of(node: Any) -> str | None:
     attributes = {attribute.name for attribute in known.attr}
     if "seed" in attributes:
         return "they draw random numbers, and a copy would draw others; use tf.random.stateless_uniform or the like"
-    if "shared_name" in attributes and not node.attr["shared_name"].s:
+    if "shared_name" in attributes and not ("shared_name" in node.attr and node.attr["shared_name"].s):
         return "they make resources, and a copy would make others"
     return None
 

@@ -26,6 +26,14 @@ def numbers_of(tensor: Any) -> list[int] | None:
     return None if value is None else [int(one) for one in value]
 
 
+def sizes_of(tensor: Any) -> list[int | None] | None:
+    """The sizes of a shape; None for one that is not known, or that is to be computed. None if nothing is known."""
+    if not isinstance(tensor, tf.Tensor) or tensor.shape.rank != 1 or not tensor.dtype.is_integer:
+        return None
+    value = tf.get_static_value(tensor, partial=True)
+    return None if value is None else [None if one is None or one < 0 else int(one) for one in value]
+
+
 def is_constant(tensor: Any) -> bool:
     """True for a value that the program wrote into a graph."""
     return isinstance(tensor, tf.Tensor) and not port.is_eager(tensor) and tensor.op.type == "Const"

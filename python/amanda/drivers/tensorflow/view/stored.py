@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import gc
 import weakref
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ import tensorflow as tf
 
 from amanda.drivers.tensorflow import port
 from amanda.drivers.tensorflow.eager import operands
-from amanda.drivers.tensorflow.view import bodies, variables
+from amanda.drivers.tensorflow.view import variables
 
 
 class Stored(NamedTuple):
@@ -42,12 +41,6 @@ def stored() -> list[Stored]:
 def eager_tensors() -> list[Any]:
     """All that Python has, but for resources, variants and strings."""
     return [one for one in gc.get_objects() if _is(one, port.EagerTensor) and operands.is_value(one)]
-
-
-def traces() -> collections.Counter[str]:
-    """The graphs of functions that exist, by the function's name; without those of loops and conditionals in them."""
-    graphs = [one for one in gc.get_objects() if _is(one, port.FuncGraph)]
-    return collections.Counter(bodies.label_of(one) for one in graphs if not port.is_body(one))
 
 
 def tracings() -> dict[object, tuple[str, int]]:

@@ -63,10 +63,21 @@ def schedule_of(optimizer: Any) -> Callable[[int], float] | None:
     return None if schedule is None else rate
 
 
+def rate_of(optimizer: Any) -> float | None:
+    """The learning rate of an optimizer of Keras, now. None if it has a schedule."""
+    rate = port.keras_rate(optimizer)
+    return None if rate is None else float(_read(rate))
+
+
 def steps_of(optimizer: Any) -> int:
     """How many steps an optimizer of Keras has made."""
     with port.eagerly(), switches.own_work():
         return int(optimizer.iterations)
+
+
+def kept_by(optimizer: Any) -> int:
+    """How many variables an optimizer of Keras keeps for those that it trains, such as averages of gradients."""
+    return port.kept_by_keras(optimizer)
 
 
 def _trained(variable: Any) -> Trained:

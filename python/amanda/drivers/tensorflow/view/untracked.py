@@ -43,6 +43,16 @@ def elements_of(value: VariableValue, most: int) -> Any:
         return tf.reshape(variable.read_value(), [-1])[:most].numpy()
 
 
+def layers_with(file: str, name: str, line: int) -> list[Any]:
+    """The layers of Keras with a method of this name that a file has at this line."""
+
+    def is_method(kind: type) -> bool:
+        code = getattr(vars(kind).get(name), "__code__", None)
+        return code is not None and code.co_filename == file and code.co_firstlineno <= line <= code.co_firstlineno + 9
+
+    return [one for one in port.keras_layers() if any(map(is_method, type(one).__mro__))]
+
+
 def _trained_with(layer: Any, layers: Sequence[Any]) -> Iterator[frozenset[object]]:
     for outer in layers:
         if any(one is layer for one in port.layers_of(outer)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from amanda.toolkit import Place
@@ -13,24 +13,24 @@ from amanda.toolkit import Place
 from ..rule import Rule, Step
 
 LEAST = 3  # steps in a row, up to the end
-TINY = 1e-6  # of the largest rate
-MOSTLY = 0.5  # of the steps, for a rate that is tiny
+SMALL = 1e-6  # of the largest rate: weights no longer change in float32
+MUCH = 1 / 4  # of all steps, if the rate is not zero
+SAMPLES = 16  # steps of a schedule whose rates are compared
 
 
 class LearningRateZero(Rule):
     """The learning rate of all groups of an optimizer has become zero, and it steps on: three times or more, up to the end
     of the program. The schedule is shorter than the training, as one that was made for the steps of an epoch, or that steps
-    more often than the optimizer. A rate that was zero from the beginning is no finding. A rate that is a millionth of the
-    largest one counts as zero if it is so for half of the steps, as where a `StepLR` of epochs steps with each batch. In
-    TensorFlow it looks at the
-    schedules of Keras, such as a CosineDecay whose `decay_steps` are epochs.
+    more often than the optimizer. A rate that was zero from the beginning is no finding. Or the rate is less than a
+    millionth of its largest value in a quarter of all steps, up to the end: it falls in each step by what was meant for an
+    epoch. In TensorFlow it looks at the schedules of Keras, such as a CosineDecay whose `decay_steps` are epochs, and at
+    rates that a callback sets, such as ``lr * 0.1**epoch``, which multiplies the factors of all epochs.
     """
 
     name = "learning-rate-zero"
-    sentence = "the optimizer steps with a learning rate of zero, or almost zero"
+    sentence = "the optimizer steps with a learning rate of zero, or almost"
     fix = (
-        "give the schedule the number of all steps of the optimizer, not of epochs, and call scheduler.step() once for "
-        "each; one that counts epochs steps once in each epoch"
+        "give the schedule the number of all steps of the optimizer, not of epochs; call scheduler.step() once for each"
     )
     bad = """
         scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=4)
@@ -56,21 +56,11 @@ class LearningRateZero(Rule):
         self._all_scheduled: list[_Scheduled] = []
 
     def before_step(self, step: Step) -> None:
-        rates = self._rates.get(step.optimizer)
-        if rates is None:
-            rates = self._rates[step.optimizer] = _Rates()
-            self._all.append(rates)
-        rates.steps += 1
-        rates.see_tiny(step)
-        if any(_is_more(group.get("lr")) for group in step.optimizer.param_groups):
-            rates.had_more, rates.zero = True, 0
-            return
-        rates.zero += 1
-        if rates.place is None and rates.had_more:
-            rates.place = step.place
+        rates = self._of(step.optimizer)
+        rates.see(_largest(group.get("lr") for group in step.optimizer.param_groups), lambda: step.place)
 
     def after_keras_step(self, optimizer: Any, steps: int, place: Callable[[], Place]) -> None:
-        from amanda.toolkit.tensorflow import schedule_of
+        from amanda.toolkit.tensorflow import rate_of, schedule_of
 
         if optimizer not in self._scheduled:
             rate = schedule_of(optimizer)
@@ -80,51 +70,52 @@ class LearningRateZero(Rule):
         scheduled = self._scheduled[optimizer]
         if scheduled is not None:
             scheduled.steps = steps
+        else:
+            self._of(optimizer).see(rate_of(optimizer), place)
+
+    def _of(self, optimizer: Any) -> _Rates:
+        rates = self._rates.get(optimizer)
+        if rates is None:
+            rates = self._rates[optimizer] = _Rates()
+            self._all.append(rates)
+        return rates
 
     def at_end(self, ended_well: bool) -> None:
         for one in self._all_scheduled:
-            first = one.first_of_zero()
-            if 0 < first <= one.steps - LEAST:
-                evidence = f"it has become 0 after {first} of {one.steps} steps"
-                self.found(one.place, evidence, count=one.steps - first)
+            first = one.first_of_small()
+            if first > 0:
+                self._judge(one.place, one.steps, one.steps - first, one.rate(one.steps - 1))
         for rates in self._all:
-            if rates.place is not None and rates.zero >= LEAST:
-                evidence = f"it has become 0 after {rates.steps - rates.zero} of {rates.steps} steps"
-                self.found(rates.place, evidence, count=rates.zero)
-            elif rates.tiny_place is not None and rates.tiny >= max(LEAST, MOSTLY * rates.steps):
-                first = rates.steps - rates.tiny
-                evidence = (
-                    f"it was {rates.most:.3g}, and has become {rates.last:.1e} after {first} of {rates.steps} steps"
-                )
-                self.found(rates.tiny_place, evidence, count=rates.tiny)
+            if rates.place is not None:
+                self._judge(rates.place, rates.steps, rates.small, rates.last)
         self.begin()
+
+    def _judge(self, place: Place, steps: int, small: int, last: float) -> None:
+        """`small`: steps up to the end."""
+        if small >= (LEAST if last == 0 else max(LEAST, steps * MUCH)):
+            less = "" if last == 0 else ", less than a millionth of the largest,"
+            self.found(place, f"it has become {last:.3g}{less} after {steps - small} of {steps} steps", count=small)
 
 
 @dataclasses.dataclass
 class _Rates:
     steps: int = 0
-    zero: int = 0  # steps in a row with a rate of zero
-    had_more: bool = False
-    place: Place | None = None
-    most: float = 0.0
+    largest: float = 0.0
     last: float = 0.0
-    tiny: int = 0  # steps in a row with a rate that is tiny
-    tiny_place: Place | None = None
+    small: int = 0  # steps in a row with a rate that is zero, or almost
+    place: Place | None = None
 
-    def see_tiny(self, step: Step) -> None:
-        rates = [group.get("lr") for group in step.optimizer.param_groups]
-        if not all(isinstance(one, (int, float)) for one in rates):
+    def see(self, rate: float | None, place: Callable[[], Place]) -> None:
+        """Adds the rate of a step, which is None if it is not known."""
+        self.steps += 1
+        self.largest = max(self.largest, 0.0 if rate is None else rate)
+        if rate is None or rate >= SMALL * self.largest:
+            self.small = 0
+        if rate is None or not self.largest:
             return
-        now = max(rates, default=0.0)
-        self.most = max(self.most, now)
-        if now > self.most * TINY:
-            self.tiny, self.tiny_place = 0, None
-            return
-        if not self.tiny:
-            self.last = now
-        self.tiny += 1
-        if self.tiny_place is None and self.most:
-            self.tiny_place = step.place
+        if rate < SMALL * self.largest:
+            self.last, self.small = rate, self.small + 1
+            self.place = self.place or place()
 
 
 @dataclasses.dataclass
@@ -133,15 +124,30 @@ class _Scheduled:
     place: Place
     steps: int = 0
 
-    def first_of_zero(self) -> int:
-        """The first step from which on the rate is zero; `steps` if it is not zero at the end."""
-        if not self.steps or self.rate(self.steps - 1):
+    def first_of_small(self) -> int:
+        """The first step from which on the rate is small; `steps` if it is not small at the end, or in between."""
+        if not self.steps:
+            return 0
+        sampled = [self.steps * part // SAMPLES for part in range(SAMPLES)]
+        largest = max(map(self.rate, sampled))
+        last = self.rate(self.steps - 1)
+        limit = SMALL * largest if last else 0.0
+
+        def is_small(step: int) -> bool:
+            rate = self.rate(step)
+            return rate == 0 or rate < limit
+
+        if not is_small(self.steps - 1) or not largest:
             return self.steps
-        return bisect.bisect_left(range(self.steps), True, key=lambda step: self.rate(step) == 0)
+        first = bisect.bisect_left(range(self.steps), True, key=is_small)
+        return first if all(is_small(step) for step in sampled if step >= first) else self.steps
 
 
-def _is_more(rate: Any) -> bool:
-    """A rate that is a tensor on a device is not read."""
-    if getattr(rate, "device", None) is not None and rate.device.type != "cpu":
-        return True
-    return rate is None or float(rate) != 0
+def _largest(rates: Iterable[Any]) -> float | None:
+    """None if one is a tensor on a device, which is not read."""
+    known = []
+    for rate in rates:
+        if rate is None or (getattr(rate, "device", None) is not None and rate.device.type != "cpu"):
+            return None
+        known.append(float(rate))
+    return max(known, default=None)
