@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import math
 from typing import Any
 
 from amanda import OpContext
 from amanda.toolkit import Place
 
 from ..losses import LOSSES
-from ..rule import Rule, operands
+from ..rule import Rule, Step, operands
 
 LOOKED_AT = 256  # losses of each place
 LEAST_BATCHES, LEAST_LABELS = 6, 24
 BATCHES_OF_A_PASS = 4
+CHANCE = 1e-6
 
 
 @dataclasses.dataclass
@@ -27,6 +30,20 @@ class _Labels:
     most: int = 0
     changes: int = 0  # batches that end with another class than the one before
     is_ordered: bool = True
+    used: int = 0  # batches that a step followed
+    waits: bool = False  # for a step
+    of_class: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)  # labels of this pass
+    log_chance: float = 0.0  # that labels in any order come in this one: of the passes before
+
+    def next_pass(self) -> None:
+        self.log_chance += sum(math.lgamma(count + 1) for count in self.of_class.values())
+        self.log_chance -= math.lgamma(self.of_class.total() + 1)
+        self.of_class.clear()
+
+    @property
+    def is_by_chance(self) -> bool:
+        """Passes may begin after any batch."""
+        return self.log_chance + math.log(math.comb(self.batches - 1, self.passes - 1)) > math.log(CHANCE)
 
 
 class ClassesInOrder(Rule):
@@ -35,7 +52,9 @@ class ClassesInOrder(Rule):
 
     It reads the labels of losses that have a gradient, on the CPU, until one is out of order. It reports six batches or
     more whose labels never decrease, but at the beginning of a pass over the data, which has four batches or more. Batches
-    that hold several classes in order, each of which begins with the first class, are no finding.
+    that hold several classes in order, each of which begins with the first class, are no finding. An optimizer must step
+    after half of the batches or more: one step after a batch of each class is none. And labels of which almost all are of
+    one class are none, as they may come in this order by chance.
     """
 
     name = "classes-in-order"
@@ -46,12 +65,18 @@ class ClassesInOrder(Rule):
         for number in range(0, 24, 4):
             batch = torch.arange(number, number + 4)
             F.cross_entropy(model(torch.randn(4, 4)), batch // 8).backward()
+            optimizer.step()
+            optimizer.zero_grad()
     """
     good = """
         for batch in torch.arange(24).reshape(4, 6).T:
             F.cross_entropy(model(torch.randn(4, 4)), batch // 8).backward()
+            optimizer.step()
+            optimizer.zero_grad()
         for _ in range(8):
             F.cross_entropy(model(torch.randn(6, 4)), torch.arange(3).repeat_interleave(2)).backward()  # few-shot
+            optimizer.step()
+            optimizer.zero_grad()
     """
 
     def begin(self) -> None:
@@ -70,26 +95,42 @@ class ClassesInOrder(Rule):
     def _on_loss(self, target: Any, known: _Labels) -> None:
         if not known.is_ordered or known.batches >= LOOKED_AT or target.numel() < 2:
             return
-        span = self.read(
-            target, lambda plain: (plain[0].item(), plain[-1].item(), bool((plain[1:] >= plain[:-1]).all()))
-        )
-        if span is None:
+        runs = self.read(target, _runs)
+        if runs is None:
             return
-        first, last, is_ordered = span
+        if not runs:
+            known.is_ordered = False
+            return
+        first, last, is_ordered = runs[0][0], runs[-1][0], True
         if not known.batches:
             known.first = first
         elif first < known.last:
             known.passes += 1
-            is_ordered = is_ordered and first == known.first
+            known.next_pass()
+            is_ordered = first == known.first
         known.changes += bool(known.batches) and last != known.last
         known.batches, known.labels, known.last = known.batches + 1, known.labels + target.numel(), last
-        known.most, known.is_ordered = max(known.most, last), is_ordered
+        known.most, known.is_ordered, known.waits = max(known.most, last), is_ordered, True
+        known.of_class.update(dict(runs))
+
+    def before_step(self, step: Step) -> None:
+        for one in self._labels.values():
+            one.used, one.waits = one.used + one.waits, False
 
     def at_end(self, ended_well: bool) -> None:
         for one in self._labels.values():
+            one.next_pass()
             is_long = one.batches >= LEAST_BATCHES and one.labels >= LEAST_LABELS and one.changes
-            if one.is_ordered and is_long and one.batches >= BATCHES_OF_A_PASS * one.passes:
+            is_long = is_long and one.batches >= BATCHES_OF_A_PASS * one.passes
+            if one.is_ordered and is_long and 2 * one.used >= one.batches and not one.is_by_chance:
                 what = f"labels never decrease, from {one.first} to {one.most}, in {one.batches} batches"
                 again = f" of {one.passes} passes" if one.passes > 1 else ""
                 self.found(one.place, f"{what}{again}", count=one.batches)
         self._labels.clear()
+
+
+def _runs(labels: Any) -> list[tuple[int, int]]:
+    """Each class and the number of its labels; nothing if they are out of order."""
+    if bool((labels[1:] < labels[:-1]).any()):
+        return []
+    return list(zip(*(one.tolist() for one in labels.unique_consecutive(return_counts=True)), strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from typing import Any
 
 from amanda.toolkit import Place
@@ -46,28 +47,35 @@ class OptimizerRecreated(Rule):
 
     def begin(self) -> None:
         self._made: dict[tuple[Any, ...], _Made] = {}
+        self._all: list[_Made] = []  # also of parameters that are gone, whose ids others get
 
     def before_step(self, step: Step) -> None:
-        if not _has_state(step.optimizer) or step.optimizer.state:
+        if not step.parameters or not _has_state(step.optimizer) or step.optimizer.state:
             return
         rates = tuple(group.get("lr") for group in step.optimizer.param_groups)
         key = (step.place, type(step.optimizer), rates, *map(id, step.parameters[:1]))
-        self._made.setdefault(key, _Made(step.place, type(step.optimizer).__name__)).count += 1
+        made = self._made.get(key)
+        if made is None or made.parameter() is not step.parameters[0]:
+            parameter = weakref.ref(step.parameters[0])
+            made = self._made[key] = _Made(step.place, type(step.optimizer).__name__, parameter)
+            self._all.append(made)
+        made.count += 1
 
     def after_load(self, load: Load) -> None:
-        self._made.clear()
+        self.begin()
 
     def at_end(self, ended_well: bool) -> None:
-        for one in self._made.values():
+        for one in self._all:
             if one.count > LEAST:
                 self.found(one.place, f"{one.name} was made {one.count} times for the same parameters", count=one.count)
-        self._made.clear()
+        self.begin()
 
 
 @dataclasses.dataclass
 class _Made:
     place: Place
     name: str
+    parameter: weakref.ref[Any]  # the first one
     count: int = 0
 
 
