@@ -16,13 +16,13 @@ class Order(NamedTuple):
     """Sums over parts of the elements, each times a weight that depends on its position. One of fewer elements than parts
     has them all."""
 
-    count: int
+    length: int
     sums: Any
     sizes: Any  # sums of sizes
 
     def is_like(self, other: Order, rtol: float) -> bool:
         """Another shape is none of its business."""
-        if self.count != other.count:
+        if self.length != other.length:
             return False
         sizes = np.maximum(self.sizes, other.sizes)
         with np.errstate(invalid="ignore"):  # of infinities

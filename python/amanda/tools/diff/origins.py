@@ -176,7 +176,9 @@ class Origins:
 
     def _is_in_order(self, made: _Made) -> bool:
         """The reference has such results with the elements in the same order, and with the same signs."""
-        return all(any(order.is_like(one, rtol) for one, rtol in self._orders_of(order.count)) for order in made.orders)
+        return all(
+            any(order.is_like(one, rtol) for one, rtol in self._orders_of(order.length)) for order in made.orders
+        )
 
     @functools.cache  # noqa: B019  # as many as sizes of last results
     def _orders_of(self, count: int) -> list[tuple[Order, float]]:

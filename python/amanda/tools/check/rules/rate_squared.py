@@ -19,8 +19,8 @@ class RateSquared(Rule):
     """The function of a `LambdaLR` returns the learning rate. It has to return a factor, by which the scheduler multiplies
     the rate of the optimizer: that becomes the square of what was meant, 0.0001 for 0.01.
 
-    It reports an optimizer whose first rate is the square of the one that it was made with, and that gets smaller ones
-    later, and never a larger one: a warm-up is no finding, nor is a rate that stays.
+    It reports an optimizer whose first rate is the square of the one that it was made with. Later rates must be smaller,
+    and never larger: a warm-up is no finding, nor is a rate that stays.
     """
 
     name = "rate-squared"

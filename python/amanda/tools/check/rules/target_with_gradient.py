@@ -24,7 +24,7 @@ class TargetWithGradient(Rule):
     target to the prediction: values hardly learn from rewards. Often the target network is the same object as the network.
 
     It reports a regression whose prediction and target are results of one layer, if the target is such a result times
-    something, plus something without a gradient, and if an action was chosen: by `max` in the target, or `gather` in one of
+    something, plus something without a gradient. An action must be chosen, by `max` in the target, or `gather` in one of
     both. A target network of its own, which no optimizer has, is no finding.
     """
 
