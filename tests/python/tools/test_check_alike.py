@@ -1,7 +1,10 @@
 """Check finds nothing in right programs that look like the mistakes of loaders, schedules, heads and adversaries."""
 
 import copy
+import functools
+import gc
 import itertools
+import sysconfig
 
 import amanda
 import pytest
@@ -141,10 +144,117 @@ def samplers_of_ranks():
             model(batch)
 
 
+def evaluation_by_samplers_that_shuffle():
+    data = TensorDataset(torch.randn(12, 4), torch.randint(3, (12,)))
+    sampler, for_evaluation = DistributedSampler(data, 1, 0), DistributedSampler(data, 1, 0)
+    kept = DataLoader(data, 4, sampler=for_evaluation, num_workers=1, persistent_workers=True)
+    model = net(4, 8, 3)
+    optimizer = adam(model)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        for batch, labels in DataLoader(data, 4, sampler=sampler):
+            optimizer.zero_grad()
+            F.cross_entropy(model(batch), labels).backward()
+            optimizer.step()
+        for loader in (DataLoader(data, 4, sampler=for_evaluation), kept):
+            with torch.no_grad():
+                for batch, _ in loader:
+                    model(batch)
+
+
+def one_batch_for_a_look_at_each_step():
+    data = TensorDataset(torch.randn(12, 4), torch.randint(3, (12,)))
+    loader, model = DataLoader(data, 4), net(4, 8, 3)
+    optimizer = adam(model)
+    for _ in range(6):
+        train(model, optimizer, 1)
+        with torch.no_grad():
+            model(next(iter(loader))[0])
+
+
+def optimizers_with_a_scaler_and_without():
+    """The other one steps first; steps of the scaler are left out; gradients are unscaled by hand, and clipped."""
+    for scale in (1024.0, 1e38):
+        model, other = net(4, 8, 3), net(4, 8, 3)
+        optimizer, of_other, scaler = adam(model), adam(other), torch.amp.GradScaler("cpu", init_scale=scale)
+        optimizer.zero_grad()
+        optimizer.step()
+        for number in range(6):
+            optimizer.zero_grad()
+            of_other.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = 1000 * F.cross_entropy(model(torch.randn(6, 4)), torch.randint(3, (6,)))
+            scaler.scale(loss).backward()
+            F.cross_entropy(other(torch.randn(6, 4)), torch.randint(3, (6,))).backward()
+            steps = [of_other.step, functools.partial(scaler.step, optimizer)]
+            for step in steps if number < 3 else reversed(steps):
+                step()
+            scaler.update()
+
+
+def gradients_of_a_scaled_loss_are_set():
+    model = net(4, 8, 3)
+    optimizer, scaler, weights = adam(model), torch.amp.GradScaler("cpu", init_scale=1024.0), [*model.parameters()]
+    for _ in range(4):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = F.cross_entropy(model(torch.randn(6, 4)), torch.randint(3, (6,)))
+        for weight, gradient in zip(weights, torch.autograd.grad(scaler.scale(loss), weights), strict=True):
+            weight.grad = gradient / 1024.0
+        optimizer.step()
+
+
+def models_one_after_another():
+    """Python gives the ids of one that is gone to the next."""
+    for _ in range(6):
+        model = net(4, 8, 3)
+        train(model, adam(model), 2)
+        del model
+        gc.collect()
+        other = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.BatchNorm1d(8), nn.Linear(8, 3))
+        with torch.no_grad():
+            other(torch.randn(6, 4))  # is never trained
+        other.load_state_dict(other.state_dict())
+        del other
+
+
+def all_models_get_the_state_of_one():
+    models = [net(4, 8, 3) for _ in range(3)]
+    for _ in range(2):
+        for model in models:
+            train(model, adam(model), 2)
+        for model in models:
+            model.load_state_dict(models[0].state_dict())
+
+
+def layers_that_are_tied():
+    model = nn.Sequential(*[nn.Linear(4, 4)] * 3, nn.Linear(4, 3))
+    train(model, adam(model))
+
+
+class Frequencies(nn.Module):
+    def __init__(self, is_buffer):
+        super().__init__()
+        self.gate, self.last = nn.Linear(4, 1), nn.Linear(6, 3)
+        if is_buffer:
+            self.register_buffer("frequencies", torch.arange(6.0))
+        else:
+            self.frequencies = torch.arange(6.0)
+
+    def forward(self, x):
+        return self.last((self.gate(x) * self.frequencies).sin() + (self.gate(x) - self.frequencies).cos())
+
+
+def as_many_frequencies_as_examples():
+    for model in (Frequencies(True), Frequencies(False)):
+        train(model, adam(model))
+    torch.outer(nn.Linear(4, 1)(torch.randn(6, 4)).squeeze(1), torch.randn(6)).sum().backward()
+
+
 def schedules():
-    """A warm-up whose first factor is the rate, one that ends near zero, and one of steps that are rare."""
+    """Warm-ups whose first factor is the rate, one that ends near zero, and one of steps that are rare."""
     for make in (
         lambda one: torch.optim.lr_scheduler.LambdaLR(one, lambda step: min(1.0, (step + 1) / 1000)),
+        lambda one: torch.optim.lr_scheduler.LambdaLR(one, lambda step: 1e-3 if step < 100 else 1.0),
         lambda one: torch.optim.lr_scheduler.CosineAnnealingLR(one, 40),
         lambda one: torch.optim.lr_scheduler.ExponentialLR(one, 0.7),
     ):
@@ -195,6 +305,23 @@ def losses_of_pairs():
     (loss * torch.tensor([0.5])).sum().backward()
 
 
+def ordered_classes_that_are_not_learned_in_order():
+    """Those of an evaluation that autograd records; five domains for each step; and one example of a rare class."""
+    model, data, labels = net(4, 8, 5), torch.randn(30, 4), torch.arange(30) // 10
+    optimizer = adam(model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        for domain in range(5):
+            F.cross_entropy(model(torch.randn(6, 4)), torch.full((6,), domain)).backward()
+        optimizer.step()
+        for part in range(0, 30, 5):
+            F.cross_entropy(model(data[part : part + 5]), labels[part : part + 5]).item()
+    for step in range(14):
+        optimizer.zero_grad()
+        F.cross_entropy(model(torch.randn(2, 4)), torch.tensor([0, int(step == 9)])).backward()
+        optimizer.step()
+
+
 def classes_of_batches():
     """In order in each batch, as in few-shot learning; real and made examples in turns; one class alone."""
     model = net(4, 8, 3)
@@ -217,12 +344,14 @@ def shapes_that_are_meant():
     ).backward()
     _, (state, _) = nn.LSTM(4, 8, num_layers=2, bidirectional=True)(torch.randn(5, 3, 4))
     state.view(2, 2, 3, 8)[-1].transpose(0, 1).reshape(3, 16), state.view(12, 8)
+    _, (state, _) = nn.LSTM(4, 8, num_layers=2, bidirectional=True)(torch.randn(5, 2, 4))  # as many examples as layers
+    state.view(2, 2, 2, 8)[:, 0]
     nn.GRU(4, 8)(torch.randn(5, 3, 4))[1].view(3, 8)
     torch.randn(2, 9, 10, 3).view(2, 90, 3), torch.randn(2, 9, 10, 3).permute(0, 3, 1, 2).reshape(2, 3, 9, 10)
 
 
 def values_of_a_target_network():
-    """Of a network that is frozen, and of the same one without gradients."""
+    """Of a network that is frozen, and of the same one without gradients. And an equation that holds for two points."""
     value = net(4, 8, 3)
     target = copy.deepcopy(value).requires_grad_(False)
     optimizer = adam(value)
@@ -232,6 +361,7 @@ def values_of_a_target_network():
         theirs = target(torch.randn(6, 4)).max(1)[0]
         loss = F.smooth_l1_loss(mine, torch.randn(6) + 0.9 * theirs)
         (loss + F.mse_loss(mine, torch.randn(6) + 0.9 * value(torch.randn(6, 4)).max(1)[0].detach())).backward()
+        F.mse_loss(value(torch.randn(6, 4)), 0.9 * value(torch.randn(6, 4)) + torch.randn(6, 3)).backward()
         optimizer.step()
 
 
@@ -240,7 +370,10 @@ PROGRAMS = [
     *(one_loss_and_two_optimizers, a_part_is_clipped_that_has_no_gradient, gradients_are_unscaled_by_the_program),
     *(batches_of_loaders, random_batches, samplers_of_ranks, schedules, states_are_loaded),
     *(layers_that_are_shared_on_purpose, losses_of_pairs, classes_of_batches, shapes_that_are_meant),
-    values_of_a_target_network,
+    *(values_of_a_target_network, evaluation_by_samplers_that_shuffle, one_batch_for_a_look_at_each_step),
+    *(optimizers_with_a_scaler_and_without, gradients_of_a_scaled_loss_are_set, models_one_after_another),
+    *(all_models_get_the_state_of_one, layers_that_are_tied, as_many_frequencies_as_examples),
+    ordered_classes_that_are_not_learned_in_order,
 ]
 
 
@@ -262,3 +395,13 @@ def test_loaders_are_left_as_they_were():
         assert DataLoader.__iter__ is not plain
         assert [one.tolist() for (one,) in DataLoader(TensorDataset(torch.arange(4)), 2)] == [[0, 1], [2, 3]]
     assert DataLoader.__iter__ is plain
+
+
+def test_a_library_may_take_one_batch_of_each_pass():
+    """As trainers do that are asked for a short run."""
+    loader = DataLoader(TensorDataset(torch.arange(12)), 4)
+    code = "for _ in range(6): next(iter(loader))"
+    for file, count in ((f"{sysconfig.get_path('purelib')}/trainer.py", 0), ("program.py", 1)):
+        with amanda.apply(Check(only=["first-batch-only"])) as check:
+            exec(compile(code, file, "exec"), {"loader": loader})
+        assert len(check.findings()) == count

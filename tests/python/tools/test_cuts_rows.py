@@ -112,3 +112,12 @@ def test_a_reset_forgets_rows():
         model(3).backward()
     (row,) = tool.rows()
     assert (row.gradients, row.idle) == (2, 3)
+
+
+@pytest.mark.parametrize("make", [lambda: torch.nn.Embedding(5, 0), lambda: torch.nn.Embedding(5, 0, sparse=True)])
+def test_a_parameter_without_elements_has_no_gradient_of_zero(make):
+    empty = make()
+    with amanda.apply(GradientCuts()) as cuts:
+        for _ in range(2):
+            (empty(torch.tensor([1])).sum() + torch.nn.Linear(2, 1)(torch.ones(2)).sum()).backward()
+    assert cuts.findings() == []

@@ -99,6 +99,35 @@ def test_what_differs_is_no_other_way(tmp_path, other, told):
     assert "computes the same" not in diff.answer()
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        *(lambda y: y.flip(1), torch.neg, torch.abs, lambda y: y[[1, 0]], lambda y: y.transpose(1, 2).clone()),
+        *(lambda y: y.roll(1, -1), lambda y: -y.mean(), lambda y: torch.complex(y, y).conj().resolve_conj()),
+    ],
+    ids=["another order", "other signs", "no signs", "other rows", "transposed", "shifted", "a number", "complex"],
+)
+def test_the_last_result_in_another_order_is_no_other_way(tmp_path, last):
+    def reference(y):
+        torch.complex(y, y), y.mean()
+
+    diff = compared(tmp_path / "r", lambda: run(steps=0, last=reference), lambda: run(steps=0, last=last))
+    assert (diff.agrees, diff.differs) == (False, True)
+    diff = compared(tmp_path / "s", lambda: run(steps=0, last=last), lambda: run(steps=0, last=reference))
+    assert not diff.agrees
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
+def test_the_last_result_by_other_operators(tmp_path, dtype):
+    def program(scale):
+        torch.manual_seed(0)
+        scale(torch.randn(40, 50).to(dtype).exp())
+
+    diff = compared(tmp_path / "r", lambda: program(torch.square), lambda: program(lambda y: (y * y).reshape(50, 40)))
+    assert diff.rows()
+    assert (diff.agrees, diff.differs) == (True, False)
+
+
 def heads(split):
     """Attention over heads that are split off one layer for all."""
     torch.manual_seed(0)

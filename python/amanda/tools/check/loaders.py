@@ -10,7 +10,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from amanda.toolkit import Place
-from amanda.toolkit.frames import program_line
+from amanda.toolkit.frames import is_library, program_line
 
 from .rule import Pass, Rule
 
@@ -23,7 +23,9 @@ _plain = DataLoader.__iter__
 def _told(self: Any) -> Any:
     iterator = _plain(self)
     if _listeners:
-        begun = Pass(self, iterator, Place(None, type(self).__name__, "", program_line(sys._getframe(1))))
+        caller = sys._getframe(1)
+        place = Place(None, type(self).__name__, "", program_line(caller))
+        begun = Pass(self, iterator, place, not is_library(caller.f_code.co_filename))
         for listener in tuple(_listeners):
             listener(begun)
     return iterator

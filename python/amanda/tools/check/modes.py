@@ -50,18 +50,22 @@ class Stepped:
     """The parameters that optimizers have stepped."""
 
     def __init__(self) -> None:
-        self._ids: set[int] = set()
+        self._parameters: dict[int, weakref.ref[Any]] = {}  # by id, which another gets when it is gone
         self.optimizers = self.steps = 0
 
     def add(self, step: Step) -> None:
         self.steps += 1
         if not step.number:
             self.optimizers += 1
-            self._ids.update(map(id, step.parameters))
+            self._parameters.update((id(one), weakref.ref(one)) for one in step.parameters)
 
     def trains(self, module: Any) -> bool:
         """True if one of its parameters was stepped."""
-        return any(id(one) in self._ids for one in module.parameters())
+        return any(self._has(one) for one in module.parameters())
+
+    def _has(self, parameter: Any) -> bool:
+        known = self._parameters.get(id(parameter))
+        return known is not None and known() is parameter
 
 
 class TrainingRuns:

@@ -70,6 +70,7 @@ class Pass(NamedTuple):
     loader: Any
     iterator: Any
     place: Place
+    by_program: bool = True  #: not by a library that the program calls
 
 
 class Rule:

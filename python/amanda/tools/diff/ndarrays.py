@@ -55,6 +55,11 @@ def sizes(array: Array) -> Array:
     return np.abs(array if of_numpy.is_complex(array) else array.astype(np.float64)).astype(np.float64).reshape(-1)
 
 
+def elements(array: Array) -> Array:
+    parts = of_numpy.as_reals(array) if of_numpy.is_complex(array) else array
+    return parts.astype(np.float64).reshape(-1)
+
+
 def is_equal(array: Array, reference: Array) -> bool:
     return array.dtype == reference.dtype and array.shape == reference.shape and bool(_same(array, reference).all())
 

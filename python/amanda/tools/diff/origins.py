@@ -20,6 +20,7 @@ from amanda.toolkit.frames import line_of_code
 
 from . import values
 from .matching import Matching
+from .order import MOST, Order, order_of
 from .record import DamagedRecord, Execution, Record, Station
 from .reshaped import reshaped
 from .texts import dtype_in, is_telling, tensors_in
@@ -29,7 +30,6 @@ Spread = tuple[float, ...]
 
 _PARTS = 16
 _RTOL = 1e-4  # of two ways to compute the same; more for dtypes with fewer bits
-_MOST = 1 << 24  # elements of a tensor that is looked at
 _REPEATED = 64  # times that elements may be repeated
 _MOST_RESULTS = 100_000
 _SHOWN = 4  # lines of a way
@@ -43,7 +43,8 @@ class _Made:
     read: tuple[str, ...]  # texts of tensors
     spreads: tuple[Spread, ...]  # of its results; () of views, and of masks that are true, or false, everywhere
     sizes: tuple[int, ...]  # of its results, in elements
-    numbers: tuple[float | None, ...]  # the size of each result that has one element
+    numbers: tuple[float | None, ...]  # each result that has one element
+    orders: tuple[Order, ...] = ()  # of those that have more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +85,8 @@ class Origins:
             self._sizes.update(filter(None, map(_elements, outputs)))
         sizes = tuple(map(_elements, outputs))
         numbers = () if station.is_view else tuple(_number(result(i)) if n == 1 else None for i, n in enumerate(sizes))
-        one = _Made(station, _telling(inputs), spreads, sizes, numbers)
+        orders = () if station.is_view else tuple(filter(None, (order_of(result(i)) for i in range(len(outputs)))))
+        one = _Made(station, _telling(inputs), spreads, sizes, numbers, orders)
         if outputs and reads_values(station):
             self._note_read(one.read)
         if not station.is_view:
@@ -125,7 +127,10 @@ class Origins:
         in the reference; None if there is none."""
         unread = (made for text, made in self._by_result.items() if text not in self._read and not made.station.is_view)
         for made in dict.fromkeys(unread):
-            if not self._is_readable or not self._is_known(made) or not self._has_numbers(made):
+            is_known = (
+                self._is_readable and self._is_known(made) and self._has_numbers(made) and self._is_in_order(made)
+            )
+            if not is_known:
                 return made.station
         return None
 
@@ -164,10 +169,27 @@ class Origins:
                 yield i, execution
 
     def _is_made(self, array: Any, made: Iterable[_Made]) -> bool:
-        number, spread = _number(array), spread_of(array)
+        number, order = _number(array), order_of(array)
         if number is not None:
             return any(_is_close(number, one) for by in made for one in by.numbers if one is not None)
-        return spread is not None and any(all(map(_is_close, spread, one)) for by in made for one in by.spreads)
+        return order is not None and any(order.is_like(one, _rtol(array)) for by in made for one in by.orders)
+
+    def _is_in_order(self, made: _Made) -> bool:
+        """The reference has such results with the elements in the same order, and with the same signs."""
+        return all(
+            any(order.is_like(one, rtol) for one, rtol in self._orders_of(order.length)) for order in made.orders
+        )
+
+    @functools.cache  # noqa: B019  # as many as sizes of last results
+    def _orders_of(self, count: int) -> list[tuple[Order, float]]:
+        found = (
+            self._record.result(execution, k)
+            for i, execution in self._record.executions
+            if not self._record.stations[i].backward_op
+            for k, text in enumerate(execution.outputs)
+            if _elements(text) in (count, count // 2)  # of complex numbers
+        )
+        return [(order, _rtol(array)) for array in found if (order := order_of(array)) is not None]
 
     def _has_numbers(self, made: _Made) -> bool:
         if len(made.spreads) + sum(number is not None for number in made.numbers) < len(made.sizes):
@@ -368,7 +390,7 @@ def spread_of(array: Any) -> Spread | None:
     """The sizes of elements at equal steps through all, sorted: repeated elements, another order and other signs do not
     change it. None if there are none, or too many."""
     sizes = None if array is None else values.sizes(array)
-    if sizes is None or not 1 < len(sizes) <= _MOST:
+    if sizes is None or not 1 < len(sizes) <= MOST:
         return None
     ordered = np.sort(sizes)
     positions = [len(ordered) * part // _PARTS for part in range(_PARTS)]
@@ -376,9 +398,14 @@ def spread_of(array: Any) -> Spread | None:
 
 
 def _number(array: Any) -> float | None:
-    """The size of its only element."""
-    sizes = None if array is None else values.sizes(array)
-    return float(sizes[0]) if sizes is not None and len(sizes) == 1 else None
+    """Its only element."""
+    elements = None if array is None else values.elements(array)
+    return float(elements[0]) if elements is not None and len(elements) == 1 else None
+
+
+def _rtol(array: Any) -> float:
+    """More for dtypes with fewer bits."""
+    return max(_RTOL, Tolerances(close=True).of([values.values_of(array).dtype_of(array)])[0])
 
 
 def _is_close(one: float, other: float) -> bool:

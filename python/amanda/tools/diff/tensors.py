@@ -66,6 +66,11 @@ def sizes(tensor: torch.Tensor) -> Any:
     return wide.abs().double().flatten().numpy()
 
 
+def elements(tensor: torch.Tensor) -> Any:
+    parts = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return parts.double().flatten().numpy()
+
+
 def is_equal(tensor: torch.Tensor, reference: torch.Tensor) -> bool:
     return tensor.dtype == reference.dtype and tensor.shape == reference.shape and bool(_same(tensor, reference).all())
 

@@ -39,6 +39,9 @@ class Values(Protocol):
     def sizes(self, array: Any) -> Any:
         """The absolute values of its elements as an array of numpy, float64 with one dimension. `kept` has returned it."""
 
+    def elements(self, array: Any) -> Any:
+        """Its elements as `sizes` has them, with their signs; real and imaginary parts one after the other."""
+
     def is_equal(self, array: Any, reference: Any) -> bool:
         """True if they are equal bit for bit, except that NaN equals NaN. Here and below, `kept` has returned both."""
 
@@ -102,6 +105,11 @@ def why_unreadable(array: Any) -> str | None:
 def sizes(array: Any) -> Any:
     """The absolute values of the elements of an array that `kept` has returned; None if they have none."""
     return values_of(array).sizes(array) if arrays_of(array) is not None else None
+
+
+def elements(array: Any) -> Any:
+    """The elements of an array that `kept` has returned; None if it has none."""
+    return values_of(array).elements(array) if arrays_of(array) is not None else None
 
 
 def kept(array: Any) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,10 +72,13 @@ def _sizes(size: Sequence[Any], count: int) -> tuple[int, ...]:
 
 
 def _mixes_states(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
-    """The axis of examples is the second one before, and the first one after."""
+    """The axis of examples is the second one before, and the first one after. It is kept where only the other axes are
+    split or merged: (4, 2, hidden) as (2, 2, 2, hidden)."""
     if len(before) != 3 or len(after) < 2 or before[0] == 1 or before[0] == before[1]:
         return False
-    return after[0] == before[1] and after[0] != 1
+    ends = set(itertools.accumulate(after, operator.mul))
+    is_kept = ends.issuperset(itertools.accumulate(before[:2], operator.mul))
+    return after[0] == before[1] and after[0] != 1 and not is_kept
 
 
 def _mixes_channels(before: tuple[int, ...], after: tuple[int, ...]) -> bool:

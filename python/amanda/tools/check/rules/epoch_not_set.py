@@ -10,12 +10,15 @@ from amanda.toolkit import Place
 
 from ..rule import Pass, Rule, Step
 
+LEAST = 2  # steps of a pass that trains
+
 
 class EpochNotSet(Rule):
     """A `DistributedSampler` shuffles by its seed and the number of its epoch, and the program does not set that number.
     All epochs go over the data in the same order, and each rank sees the same part of them.
 
-    It reports a sampler with ``shuffle=True`` of which two passes had the same number, if an optimizer stepped in both.
+    It reports a sampler with ``shuffle=True`` of which two passes had the same number, if an optimizer stepped after two
+    batches or more of both. A pass that only looks how well the model has learned is none of them.
     """
 
     name = "epoch-not-set"
@@ -46,12 +49,12 @@ class EpochNotSet(Rule):
     """
 
     def begin(self) -> None:
-        self._steps = 0
         self._samplers: weakref.WeakKeyDictionary[Any, _Passes] = weakref.WeakKeyDictionary()
         self._all: list[_Passes] = []  # also of samplers that are gone
 
     def before_step(self, step: Step) -> None:
-        self._steps += 1
+        for one in self._all:
+            one.see_step()
 
     def on_pass(self, begun: Pass) -> None:
         from torch.utils.data.distributed import DistributedSampler
@@ -64,11 +67,11 @@ class EpochNotSet(Rule):
         if sampler not in self._samplers:
             self._samplers[sampler] = _Passes(begun.place)
             self._all.append(self._samplers[sampler])
-        self._samplers[sampler].next(sampler.epoch, self._steps)
+        self._samplers[sampler].next(sampler.epoch, begun.iterator)
 
     def at_end(self, ended_well: bool) -> None:
         for one in self._all:
-            one.next(None, self._steps)
+            one.next(None, None)
             epoch, count = max(one.trained.items(), key=lambda pair: pair[1], default=(0, 0))
             if count > 1:
                 self.found(one.place, f"the sampler had the epoch {epoch} in {count} passes that trained", count=count)
@@ -79,10 +82,19 @@ class EpochNotSet(Rule):
 class _Passes:
     place: Place
     epoch: int | None = None  # of the pass that runs
-    steps: int = 0  # of all optimizers, when it began
+    iterator: weakref.ref[Any] | None = None
+    given: int = 0  # batches, at the last step
+    steps: int = 0  # each after a new batch
     trained: dict[int, int] = dataclasses.field(default_factory=dict)  # by epoch: passes in which an optimizer stepped
 
-    def next(self, epoch: int | None, steps: int) -> None:
-        if self.epoch is not None and steps > self.steps:
+    def see_step(self) -> None:
+        iterator = self.iterator() if self.iterator is not None else None
+        given = getattr(iterator, "_num_yielded", 0)
+        if iterator is not None and given > self.given:  # one that is kept for the next epoch gives none meanwhile
+            self.given, self.steps = given, self.steps + 1
+
+    def next(self, epoch: int | None, iterator: Any) -> None:
+        if self.epoch is not None and self.steps >= LEAST:
             self.trained[self.epoch] = self.trained.get(self.epoch, 0) + 1
-        self.epoch, self.steps = epoch, steps
+        self.epoch, self.given, self.steps = epoch, 0, 0
+        self.iterator = weakref.ref(iterator) if iterator is not None else None

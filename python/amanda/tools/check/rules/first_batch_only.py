@@ -6,6 +6,7 @@ import dataclasses
 import weakref
 from typing import Any
 
+from ..modes import records
 from ..rule import Pass, Rule, Step
 
 LEAST = 4  # passes in a row that gave one batch
@@ -17,7 +18,8 @@ class FirstBatchOnly(Rule):
 
     It reports a `DataLoader` with more batches than one, in the order of the data, of which four passes in a row gave
     one batch each. Between two of them there is one step of an optimizer, or none, and no other loader gives batches: one
-    batch for a quick look, once in a while, is no finding.
+    batch for a quick look, once in a while, is no finding. Nor is one that is taken in `torch.no_grad`, or a pass that a
+    library begins, which may be asked for a few batches.
     """
 
     name = "first-batch-only"
@@ -56,11 +58,15 @@ class FirstBatchOnly(Rule):
             passes = self._loaders[begun.loader] = _Passes(_repeats(begun.loader))
         is_only = not any(one.runs for one in self._loaders.values() if one is not passes)
         is_short = passes.repeats and passes.given == 1 and self._steps - passes.steps <= 1 and is_only
+        is_short = is_short and begun.by_program and records()
         passes.in_a_row = passes.in_a_row + 1 if is_short else 0
         passes.begin(begun.iterator, self._steps)
         if passes.in_a_row >= LEAST:
             what = f"a new pass begins after one batch of {len(begun.loader)}, and the order is always the same"
             self.found(begun.place, what, count=LEAST if passes.in_a_row == LEAST else 1)
+
+    def at_end(self, ended_well: bool) -> None:
+        self.begin()
 
 
 @dataclasses.dataclass

@@ -18,12 +18,13 @@ class LayersAreOne(Rule):
 
     It looks at `nn.ModuleList` and `nn.Sequential` in the models of the first optimizers that step. The module must have
     parameters, and take what it gives: heads that share their weights, as those of DETR, are no finding. A layer that the
-    program calls in a loop is none either.
+    program calls in a loop is none either. Some models share the weights of all layers on purpose.
     """
 
     name = "layers-are-one"
     sentence = "several layers of a list are one module"
     fix = "make each of them: nn.ModuleList([Layer() for _ in range(6)])"
+    is_advice = True
     only_first_steps = True
     bad = """
         model = nn.Sequential(nn.Linear(4, 3), *[nn.Linear(3, 3)] * 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from amanda import OpContext
@@ -14,6 +15,7 @@ from ..computed import shape_of
 from ..gradients import storage
 from ..graph import inputs, kind
 from ..memory import Memory
+from ..modes import running
 from ..rule import Rule, operands
 
 _DECIDES = ("argmax", "topk", "max", "round", "gt", "ge")
@@ -35,7 +37,8 @@ class LossBroadcast(Rule):
     `torch.nn.functional`, and at comparisons with what `argmax`, `topk`, `max` or `round` gave. An axis that `unsqueeze`
     or an index adds is meant. In TensorFlow, it looks at differences of which one value is computed from a variable, or by
     a layer, and one is not. Differences of pairs that are meant have the same number of axes:
-    ``a[:, None] - b[None, :]``. Keras' own losses give both the same shape.
+    ``a[:, None] - b[None, :]``. A tensor that a running module keeps, as its frequencies or centers, is no target. Keras'
+    own losses give both the same shape.
     """
 
     name = "loss-broadcast"
@@ -77,7 +80,9 @@ class LossBroadcast(Rule):
             return
         if name in ("eq", "mul"):
             pair = list(context.inputs[:2])
-            is_met = all(hasattr(one, "grad_fn") for one in pair) and not any(map(_is_unsqueezed, pair))
+            is_met = all(hasattr(one, "grad_fn") and not _is_unsqueezed(one) for one in pair) and not _has_constant(
+                pair
+            )
             is_known = is_met and (self._is_comparison(*pair) if name == "eq" else _is_weighted(*pair))
             if is_known and (evidence := _broadcast(*pair)):
                 self.found_in(context, evidence)
@@ -88,6 +93,7 @@ class LossBroadcast(Rule):
             given = operands(context)
             pair = [given["self"], given["other"]]
             is_loss = all(hasattr(one, "requires_grad") for one in pair) and _is_prediction_and_target(*pair)
+            is_loss = is_loss and not _has_constant(pair)
         if len(pair) == 2 and is_loss and (evidence := _broadcast(*pair)):
             self.found_in(context, evidence)
 
@@ -131,8 +137,17 @@ def _is_of_examples(node: Any) -> bool:
 
 def _is_unsqueezed(tensor: Any) -> bool:
     """An axis of size 1 was added to a view on purpose."""
-    base = getattr(tensor, "_base", None)
-    return kind(tensor.grad_fn) == "Unsqueeze" or (base is not None and base.dim() < tensor.dim())
+    base, before = getattr(tensor, "_base", None), getattr(tensor.grad_fn, "_saved_self_sym_sizes", None)
+    is_added = kind(tensor.grad_fn) == "View" and before is not None and len(before) < tensor.dim()
+    return kind(tensor.grad_fn) == "Unsqueeze" or is_added or (base is not None and base.dim() < tensor.dim())
+
+
+def _has_constant(pair: Sequence[Any]) -> bool:
+    """A module that runs keeps one of them. Its length has nothing to do with that of the batch."""
+    own = [
+        one for module in running() for kept in (module.buffers(recurse=False), vars(module).values()) for one in kept
+    ]
+    return any(one is each for one in own for each in pair)
 
 
 def _broadcast(one: Any, other: Any) -> str:

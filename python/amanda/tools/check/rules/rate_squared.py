@@ -19,8 +19,8 @@ class RateSquared(Rule):
     """The function of a `LambdaLR` returns the learning rate. It has to return a factor, by which the scheduler multiplies
     the rate of the optimizer: that becomes the square of what was meant, 0.0001 for 0.01.
 
-    It reports an optimizer whose first rate is the square of the one that it was made with, and that never gets a larger
-    one: a warm-up is no finding.
+    It reports an optimizer whose first rate is the square of the one that it was made with. Later rates must be smaller,
+    and never larger: a warm-up is no finding, nor is a rate that stays.
     """
 
     name = "rate-squared"
@@ -70,7 +70,7 @@ class RateSquared(Rule):
 
     def at_end(self, ended_well: bool) -> None:
         for one in self._suspects:
-            if one.steps >= LEAST and one.rates >= LEAST_RATES and not one.is_larger:
+            if one.steps >= LEAST and one.rates >= LEAST_RATES and one.is_smaller and not one.is_larger:
                 self.found(one.place, one.evidence, count=one.steps)
         self.begin()
 
@@ -85,13 +85,14 @@ class _Suspect:
     steps: int = 0
     rates: int = 0  # steps of the scheduler
     is_larger: bool = False
+    is_smaller: bool = False
 
     def see(self, step: Step) -> None:
         self.steps += 1
         self.rates = max(self.rates, getattr(self.scheduler(), "last_epoch", 0))
-        self.is_larger = self.is_larger or any(
-            rate > first for rate, first in zip(_rates(step), self.first, strict=False)
-        )
+        pairs = list(zip(_rates(step), self.first, strict=False))
+        self.is_larger = self.is_larger or any(rate > first for rate, first in pairs)
+        self.is_smaller = self.is_smaller or any(rate < first for rate, first in pairs)
 
 
 def _rates(step: Step) -> list[float]:

@@ -28,13 +28,13 @@ _Batch = tuple[list[float], int] | None  # classes, and the number of labels
 
 
 class SortedByClass(Rule):
-    """The data are sorted by class. Batches of training have one class each, because nothing shuffled the examples before
-    they were put together: the model learns one class after the other, and forgets. Or an evaluation has only classes that
-    training never had, as with ``validation_split`` of Keras, which takes the last examples.
+    """The data are sorted by class. In TensorFlow, batches of training have one class each, because nothing shuffled the
+    examples before they were put together: the model learns one class after the other, and forgets. Or an evaluation has
+    only classes that training never had, as with ``validation_split`` of Keras, which takes the last examples.
 
     It reads the labels of losses over classes, on the CPU, in the first 256 runs of each. It reports eight batches of eight
     examples or more, of which nine of ten have one class. With two classes, the class must stay the same for several
-    batches: a discriminator gets real and generated examples in turns.
+    batches: a discriminator gets real and generated examples in turns. For training in PyTorch, see "classes-in-order".
     """
 
     name = "sorted-by-class"
@@ -42,11 +42,13 @@ class SortedByClass(Rule):
     fix = "shuffle examples before they are put into batches, with a buffer as large as the data, and before they are split"
     ops = OF_LOSSES
     bad = """
-        for i in range(12):
+        for _ in range(8):
             optimizer.zero_grad()
-            loss = F.cross_entropy(model(torch.randn(8, 4)), torch.full((8,), i // 4))
-            loss.backward()
+            F.cross_entropy(model(torch.randn(8, 4)), torch.randint(2, (8,))).backward()
             optimizer.step()
+        with torch.no_grad():
+            for _ in range(4):
+                F.cross_entropy(model(torch.randn(8, 4)), torch.full((8,), 2))
     """
     good = """
         for i in range(12):
@@ -115,7 +117,7 @@ class SortedByClass(Rule):
             seen.setdefault(one.classes, set()).update(one.seen)
             batches[one.classes] += one.batches
             examples[one.classes] += one.examples
-            if one.are_sorted():
+            if place.name.startswith("tensorflow::") and one.are_sorted():
                 what = f"{one.of_one_class} of {one.batches} batches have one class each"
                 self.found(place, what, count=one.of_one_class)
         for (place, trains), one in self._losses.items():

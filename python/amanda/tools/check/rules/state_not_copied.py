@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from amanda.toolkit import Place
+
 from ..gradients import storage
 from ..modes import Stepped
 from ..rule import Load, Rule, Step
@@ -12,7 +14,8 @@ class StateNotCopied(Rule):
     what was kept. Loading it does nothing, and the model is that of the last step, not the best one.
 
     It looks at `load_state_dict` of a model that an optimizer has trained. All tensors that are loaded must be the model's
-    own, in the same memory: a state that was updated with those of another model is no finding.
+    own, in the same memory: a state that was updated with those of another model is no finding. Nor is a line that also
+    loads other tensors, as where all models get the state of one of them.
     """
 
     name = "state-not-copied"
@@ -38,10 +41,14 @@ class StateNotCopied(Rule):
         other.load_state_dict(model.state_dict())
         model.load_state_dict({**model.state_dict(), "2.bias": torch.zeros(3)})  # a part
         model.load_state_dict(best)
+        for one in (model, other):
+            one.load_state_dict(model.state_dict())
     """
 
     def begin(self) -> None:
         self._stepped = Stepped()
+        self._own: dict[Place, list[int]] = {}  # by line: numbers of tensors
+        self._others: set[Place] = set()  # lines that load other tensors, too
 
     def after_step(self, step: Step) -> None:
         self._stepped.add(step)
@@ -49,9 +56,14 @@ class StateNotCopied(Rule):
     def after_load(self, load: Load) -> None:
         own = {**dict(load.module.named_buffers()), **dict(load.module.named_parameters())}
         loaded = [(own.get(name), value) for name, value in load.state.items() if hasattr(value, "untyped_storage")]
-        if load.assigns or not loaded or not self._stepped.trains(load.module):
-            return
-        if all(one is not None and storage(one) == storage(value) is not None for one, value in loaded):
-            self.found(
-                load.place, f"the {len(loaded)} tensors are the model's own: each step has changed what was kept"
-            )
+        if not all(one is not None and storage(one) == storage(value) is not None for one, value in loaded):
+            self._others.add(load.place)
+        elif loaded and not load.assigns and self._stepped.trains(load.module):
+            self._own.setdefault(load.place, []).append(len(loaded))
+
+    def at_end(self, ended_well: bool) -> None:
+        for place, numbers in self._own.items():
+            if place not in self._others:
+                what = f"the {numbers[0]} tensors are the model's own: each step has changed what was kept"
+                self.found(place, what, count=len(numbers))
+        self.begin()

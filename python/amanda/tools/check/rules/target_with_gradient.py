@@ -14,7 +14,7 @@ from ..rule import Rule, operands
 _REGRESSIONS = ("mse_loss", "smooth_l1_loss", "huber_loss")
 _PASSED = ("Add", "Sub", "Rsub", "Mul", "Neg", "Where", "Max", "Amax", "Minimum", "Maximum", "Gather", "Index", "Mean",
            "Stack")  # fmt: skip
-_ADDS, _SCALES = ("Add", "Sub", "Rsub"), ("Mul",)
+_ADDS, _SCALES, _CHOOSES = ("Add", "Sub", "Rsub"), ("Mul",), ("Max", "Amax", "Gather", "Index")
 _MOST = 64  # nodes
 
 
@@ -24,7 +24,8 @@ class TargetWithGradient(Rule):
     target to the prediction: values hardly learn from rewards. Often the target network is the same object as the network.
 
     It reports a regression whose prediction and target are results of one layer, if the target is such a result times
-    something, plus something without a gradient. A target network of its own, which no optimizer has, is no finding.
+    something, plus something without a gradient. An action must be chosen, by `max` in the target, or `gather` in one of
+    both. A target network of its own, which no optimizer has, is no finding.
     """
 
     name = "target-with-gradient"
@@ -41,6 +42,7 @@ class TargetWithGradient(Rule):
             target = torch.randn(4) + 0.9 * model(x + 1).max(1)[0]
         F.smooth_l1_loss(value, target).backward()
         F.mse_loss(model(x), model(x + 1)).backward()  # two views of an example
+        F.mse_loss(model(x), 0.9 * model(x + 1) + x[:, :1]).backward()  # an equation that the model is to fulfil
         F.mse_loss(model(x) * 2 + labels[:, None], model(x + 1) * 2 + labels[:, None]).backward()
     """
 
@@ -55,7 +57,7 @@ class TargetWithGradient(Rule):
             if computed.issuperset(("added", "scaled")):
                 own, own_computed = _layers(predicted.grad_fn)
                 shared = [one for key, one in own.items() if key in weights]
-                if shared and not own_computed:
+                if shared and own_computed <= {"chosen"} and "chosen" in computed | own_computed:
                     self.found_in(context, f"prediction and target are results of {name_of(shared[0])}")
                     return
 
@@ -78,6 +80,8 @@ def _layers(node: Any) -> tuple[dict[int, Any], set[str]]:
                 computed.add("added")
             if found in _SCALES and None in following:
                 computed.add("scaled")
+            if found in _CHOOSES:
+                computed.add("chosen")
             todo += following
     return weights, computed
 
