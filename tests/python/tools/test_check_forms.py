@@ -21,6 +21,7 @@ FORMS = [
     ("loss-operands-swapped", "F.binary_cross_entropy(torch.ones(4, 3), model(x).sigmoid()).backward()"),
     ("loss-operands-swapped", "F.cross_entropy(torch.eye(3)[labels], model(x).softmax(1)).backward()"),
     ("cosines-without-scale", "z = F.normalize(model(data)); F.cross_entropy((z @ z.T).T, torch.arange(9)).backward()"),
+    ("weights-of-a-mean", "(F.mse_loss(model(x), torch.ones(4, 3)) * torch.rand(4, 3)).mean().backward()"),
     ("freeze-without-effect", "model[0].weight.require_grad = False; loop()"),
     ("axes-by-view", "torch.rand(2, 9, 10, 3).view(2, 3, 9, 10)"),
     ("axes-by-view", "nn.LSTM(4, 8, bidirectional=True)(torch.randn(5, 3, 4))[1][0].reshape(3, -1)"),

@@ -53,9 +53,11 @@ class WeightsOfAMean(Rule):
 
     def _are_weights(self, context: OpContext, position: int) -> bool:
         shape = shape_of(context.inputs[position])
-        if shape is None or len(shape) != 1 or shape[0] == 1:
+        if not shape or set(shape) == {1}:
             return False
         if is_tensorflow(context):
+            if len(shape) != 1:
+                return False
             computed = inputs(context)[position]
             return computed is None or not computed.is_trained
         return not context.inputs[position].requires_grad
