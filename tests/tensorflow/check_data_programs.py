@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from check_programs import classes, compiled, data, dense, named_by, right
-from keras import layers, ops
+from keras import layers, ops, random
 
 
 def texts(*, steps: int = 6) -> Any:
@@ -64,6 +64,23 @@ def masks_that_nothing_needs() -> None:
     fit_texts(layers.Concatenate()([layers.GlobalMaxPooling1D()(rows), other]), inputs, layers.Dense(2, "relu"))
     model = compiled(keras.Model(inputs, layers.GRU(1)(rows)), "mse")
     model.fit(1 + texts() % 7, data(1), batch_size=8, verbose=0)
+
+
+@right
+def masks_of_the_programs_own() -> None:
+    """Computed from the ids, or given as an input; and layers that have the results of other steps before padding."""
+    inputs, mask = keras.Input((6,), dtype="int32"), keras.Input((6,), dtype="bool")
+    rows = layers.Embedding(8, 4, mask_zero=True)(inputs) * 2.0
+    weights = ops.cast(inputs > 0, "float32")[..., None]
+    attended = layers.MultiHeadAttention(2, 2, dropout=0.1)(rows, rows)
+    fit_texts(ops.sum(attended * weights, 1) / ops.sum(weights, 1), inputs, layers.Dense(2, "relu"))
+    attended = layers.MultiHeadAttention(2, 2)(rows, rows, attention_mask=mask[:, None, :])
+    model = keras.Model([inputs, mask], layers.Dense(1)(layers.GlobalAveragePooling1D()(attended, mask=mask)))
+    compiled(model, "mse").fit([texts(), texts() > 0], data(1), batch_size=8, verbose=0)
+    causal = layers.MultiHeadAttention(2, 2)(rows, rows, use_causal_mask=True)
+    for each in (causal, layers.LSTM(3, return_sequences=True)(rows)):
+        model = compiled(keras.Model(inputs, layers.Dense(1)(each)), "mse")
+        model.fit(texts(), texts()[..., None], sample_weight=(texts() > 0) * 1.0, batch_size=8, verbose=0)
 
 
 @named_by("fractions-cut")
@@ -172,6 +189,24 @@ def class_weights_and_a_mean(wrong: bool) -> None:
     model.fit(data(4), y, batch_size=8, class_weight={0: 0.5, 1: 3.0}, verbose=0)
 
 
+def scale_invariant(y: Any, predicted: Any) -> Any:
+    y, predicted = ops.reshape(y, (-1,)), ops.reshape(predicted, (-1,))
+    scale = ops.mean(y * predicted) / ops.mean(y * y)
+    return ops.mean((predicted - scale * y) ** 2)
+
+
+def weighted_by_labels(y: Any, predicted: Any) -> Any:
+    return ops.mean((y / 130 + (1 - y) / 150) * (predicted - y) ** 2, -1)
+
+
+@right
+def labels_in_a_product() -> None:
+    """With a number that is computed from all examples; and with a small one, as a weight of the class."""
+    y = classes(2)[:, None].astype("float32")
+    for loss in (scale_invariant, weighted_by_labels):
+        compiled(dense(8, 1, inputs=4), loss).fit(data(4), y, batch_size=8, verbose=0)
+
+
 @right
 def a_mean_without_weights() -> None:
     model = compiled(dense(8, 1, inputs=4, last="sigmoid"), focal(True), loss_weights=0.5)
@@ -191,6 +226,15 @@ def factors_that_are_multiplied(wrong: bool) -> None:
     scheduled = keras.callbacks.LearningRateScheduler(lambda epoch, lr: (lr if wrong else 0.1) * 0.1**epoch)
     model = compiled(dense(8, 1, inputs=4, hidden="tanh"), "mse", keras.optimizers.Adam(0.1))
     model.fit(data(4), data(1), batch_size=8, epochs=6, verbose=0, callbacks=[scheduled])
+
+
+@right
+def a_schedule_without_the_last_batch_of_each_epoch() -> None:
+    rates = keras.optimizers.schedules.CosineDecay(0.1, 4 * (252 // 5))
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
+    x = np.tile(data(4), (8, 1))[:252]
+    model.compile(keras.optimizers.SGD(rates), "mse", jit_compile=False)
+    model.fit(x, x[:, :1], batch_size=5, epochs=4, verbose=0)
 
 
 @right
@@ -246,4 +290,21 @@ class Block(layers.Layer):
 def a_block_that_is_made_frozen() -> None:
     """The layers in it do not know."""
     model = keras.Sequential([keras.Input((4,)), Block(trainable=False), layers.ReLU(), layers.Dense(1)])
+    compiled(model, "mse").fit(data(4), data(1), batch_size=8, verbose=0)
+
+
+class NoisyByKeras(layers.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seeds = random.SeedGenerator(1)
+
+    def call(self, x: Any) -> Any:
+        noise = random.normal((1, 4), seed=self.seeds) + tf.random.normal((1, 4), seed=np.random.randint(9))
+        return x + random.uniform((1, 4), seed=self.seeds) * noise
+
+
+@right
+def numbers_of_keras_random() -> None:
+    """Its name is that of a module of Python; and a seed may be drawn once."""
+    model = keras.Sequential([keras.Input((4,)), NoisyByKeras(), layers.Dense(1)])
     compiled(model, "mse").fit(data(4), data(1), batch_size=8, verbose=0)

@@ -56,6 +56,23 @@ def a_model_for_each_fold() -> None:
         compiled(dense(8, 1, inputs=4), "mse").fit(data(4), data(1), batch_size=8, epochs=2, verbose=0)
 
 
+@right
+def a_function_for_each_of_many_models() -> None:
+    def made() -> Any:
+        weight, optimizer = tf.Variable(tf.ones((4, 1))), keras.optimizers.SGD(0.01)
+
+        @tf.function
+        def of_an_ensemble(x: Any) -> Any:
+            return gradient(weight, x)
+
+        return lambda x: optimizer.apply_gradients([(of_an_ensemble(x), weight)])
+
+    members = [made() for _ in range(14)]
+    for _ in range(2):
+        for each in members:
+            each(tf.constant(data(4)))
+
+
 class Noisy(layers.Layer):
     def __init__(self, *, by_numpy: bool) -> None:
         super().__init__()
@@ -136,6 +153,26 @@ def a_number_of_eager_code() -> None:
         model.fit(data(4), data(1), batch_size=8, verbose=0)
 
 
+rate = 0.5
+
+
+def pulled(rate: float) -> Any:
+    def loss(y: Any, predicted: Any) -> Any:
+        return ops.mean((predicted - rate * y) ** 2, axis=-1)
+
+    return loss
+
+
+@right
+def a_number_of_a_function_around() -> None:
+    """It has the name of a global one, which changes."""
+    global rate
+    model = compiled(dense(8, 1, inputs=4), pulled(0.1))
+    for _ in range(3):
+        rate *= 0.9
+        model.fit(data(4), data(1), batch_size=8, verbose=0)
+
+
 def trained(model: Any, optimizer: Any) -> None:
     x = tf.constant(data(4))
     for _ in range(6):
@@ -171,3 +208,16 @@ class Net(keras.Model):
 def layers_that_are_made_in_call(wrong: bool) -> None:
     once = keras.optimizers.SGD(0.01)
     trained(Net(makes_layers=wrong), lambda: once)
+
+
+@right
+def frozen_copies_of_each_model() -> None:
+    """A tape also watches the copy, as in Q-learning: it is new for each model, not in each step."""
+    for _ in range(4):
+        model, copy = Net(makes_layers=False), Net(makes_layers=False)
+        optimizer = keras.optimizers.SGD(0.01)
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(data(4)) - tf.stop_gradient(copy(data(4)))) ** 2)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))

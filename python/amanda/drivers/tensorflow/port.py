@@ -251,11 +251,18 @@ def layers_of(layer: Any) -> list[Any]:
 
 
 def layers_with_masks() -> dict[str, str]:
-    """The names and classes of all layers that leave out masked steps: recurrent ones, pooling and attention."""
+    """The names and classes of all layers that leave out masked steps: recurrent ones, pooling and attention. Not those
+    with a result for each step, of the steps up to it: padding at the end changes the results of padding alone."""
     layers = getattr(sys.modules.get("keras"), "layers", None)
     names = ("RNN", "Bidirectional", "GlobalAveragePooling1D", "MultiHeadAttention", "Attention", "AdditiveAttention")
     kinds = tuple(getattr(layers, name) for name in names if hasattr(layers, name))
-    return {str(one.name): type(one).__name__ for one in keras_layers() if isinstance(one, kinds)}
+    found = (one for one in keras_layers() if isinstance(one, kinds) and not _is_causal(one))
+    return {str(one.name): type(one).__name__ for one in found}
+
+
+def _is_causal(layer: Any) -> bool:
+    is_recurrent = isinstance(layer, sys.modules["keras"].layers.RNN)
+    return is_recurrent and layer.return_sequences and not layer.return_state and not layer.go_backwards
 
 
 def _of_keras(method: str) -> Patchable:

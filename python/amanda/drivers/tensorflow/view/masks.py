@@ -12,6 +12,7 @@ from amanda.drivers.tensorflow import port
 from amanda.drivers.tensorflow.view import places
 
 _SAME = frozenset({"Cast", "Identity", "SelectV2", "Squeeze"})
+_COMPARES = frozenset({"NotEqual", "Equal", "Greater", "GreaterEqual"})
 _BACKWARD = ("gradient_tape/", "gradients/")
 _MOST = 4000  # operators that are looked at
 
@@ -26,19 +27,22 @@ class LostMask(NamedTuple):
 
 
 def lost_mask(ids: Any, rows: Any) -> LostMask | None:
-    """`rows`: what an embedding gives for the ids. None if they have no mask, or something uses it."""
+    """`rows`: what an embedding gives for the ids. None if they have no mask, or something uses it, or a mask of the
+    program's own."""
     root = ids
     while root.op.type in _SAME:
         root = root.op.inputs[2 if root.op.type == "SelectV2" else 0]
-    masks = [op for op in _behind(root, _SAME) if op.type == "NotEqual" and _is_zero(op.inputs[1])]
-    if not masks or any(user for one in masks for user in _behind(one.outputs[0], frozenset({"Identity"}))):
+    compared = [op for op in _behind(root, _SAME) if op.type in _COMPARES]
+    has_mask = any(op.type == "NotEqual" and _is_zero(op.inputs[1]) for op in compared)
+    if not has_mask or any(user for one in compared for user in _behind(one.outputs[0], frozenset({"Identity"}))):
         return None
     users = port.layers_with_masks()
     first = next(iter(rows.consumers()), None)
+    masked = {part for op in _behind(rows, None) if _takes_mask(op) for part in op.name.split("/")[:-1]}
     for op in _behind(rows, None):
         for part in reversed(op.name.split("/")[:-1]):
             name = part if part in users or not part[-1:].isdigit() else part.rpartition("_")[0]  # a scope has a number
-            if name in users and first is not None:
+            if name in users and first is not None and part not in masked:
                 return LostMask(name, users[name], str(first.type), places.source_of(first))
     return None
 
@@ -56,6 +60,11 @@ def _behind(symbol: Any, passing: frozenset[str] | None) -> Iterator[tf.Operatio
             if passing is not None:
                 continue
         yield op
+
+
+def _takes_mask(op: tf.Operation) -> bool:
+    """As one that a layer was given, or a causal one; not the one of dropout."""
+    return "dropout" not in op.name and any(one.dtype == tf.bool and one.shape.rank != 0 for one in op.inputs)
 
 
 def _is_zero(symbol: Any) -> bool:

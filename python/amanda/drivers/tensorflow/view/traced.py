@@ -18,7 +18,7 @@ from amanda.drivers.tensorflow.view import bodies, places
 class Traced(NamedTuple):
     """A function that is traced again and again."""
 
-    why: str  # "made": it is a new function each time; "shapes": of tensors; "values": others
+    why: str  # "made": it is a new function each time; "variables": and has others; "shapes": of tensors; "values": others
     source: str  # of its first line; empty if it is not known
 
 
@@ -33,6 +33,9 @@ def why_traced(name: str) -> Traced:
     graphs = [one for one in _graphs() if bodies.label_of(one) == name]
     code = getattr(getattr(functions[-1], "python_function", None), "__code__", None) if functions else None
     source = "" if code is None else frames.encodable(f"{code.co_filename}:{code.co_firstlineno}")
+    captured = [{id(one) for one, _ in each.captures if one.dtype == tf.resource} for each in graphs[-2:]]
+    if len(captured) == 2 and all(captured) and captured[0].isdisjoint(captured[1]):
+        return Traced("variables", source)
     signatures = [tf.nest.flatten(getattr(one, "structured_input_signature", None)) for one in graphs[-2:]]
     if all(one == signatures[0] for one in signatures):
         return Traced("made", source)

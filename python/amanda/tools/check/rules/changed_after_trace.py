@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import numbers
-import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from amanda import OpContext
@@ -16,7 +16,7 @@ from amanda.toolkit.frameworks import shows_after_run
 
 from ..rule import Rule
 from ..shared_operators import WITH_OUTPUTS
-from ..traced_code import Code, own, traced
+from ..traced_code import Code, globals_of, locals_of, own, traced
 
 LEAST = 2  # steps with another value than the one that was traced
 MOST = 16  # changes of values
@@ -132,8 +132,7 @@ class _Read:
 
 def _reads(code: Code) -> list[_Read]:
     found: dict[str, _Read] = {}
-    stored = {node.id for node in own(code.node) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    given = {one.arg for one in (*code.node.args.args, *code.node.args.kwonlyargs, *code.node.args.posonlyargs)}
+    bound, known = locals_of(code), globals_of(code)
     owners: list[Any] | None = None
     for node in own(code.node):
         source = f"{code.file}:{getattr(node, 'lineno', 0)}"
@@ -145,8 +144,8 @@ def _reads(code: Code) -> list[_Read]:
                 name = f"self.{node.attr}"
                 value = _of_attribute(weakref.ref(owner), node.attr)
                 found.setdefault(f"{name} {id(owner)}", _Read(name, code.name, source, value))
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in stored | given:
-            value = _of_global(code.file, node.id)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in bound:
+            value = functools.partial(_of_global, known, node.id)
             found.setdefault(node.id, _Read(node.id, code.name, source, value))
     kept = []
     for one in found.values():
@@ -175,9 +174,8 @@ def _of_attribute(owner: weakref.ref[Any], name: str) -> Callable[[], Any]:
     return value
 
 
-def _of_global(file: str, name: str) -> Callable[[], Any]:
-    module = next((one for one in [*sys.modules.values()] if getattr(one, "__file__", None) == file), None)
-    return lambda: _number(getattr(module, "__dict__", {}).get(name))
+def _of_global(known: Mapping[str, Any], name: str) -> Any:
+    return _number(known.get(name))
 
 
 def _number(value: Any) -> Any:

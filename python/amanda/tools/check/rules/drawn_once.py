@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import Any
 
 from amanda import OpContext
@@ -11,7 +12,7 @@ from amanda.toolkit.frameworks import shows_after_run
 
 from ..rule import Rule
 from ..shared_operators import WITH_OUTPUTS
-from ..traced_code import own, traced
+from ..traced_code import Code, globals_of, own, traced
 
 _MODULES = {"np.random", "numpy.random", "random"}
 _DRAWS = {
@@ -64,13 +65,32 @@ class DrawnOnce(Rule):
             if key in self._seen:
                 continue
             self._seen.add(key)
-            for node in own(code.node):
-                if isinstance(node, ast.Call) and (drawn := _drawn(node)):
+            nodes = [*own(code.node)]
+            seeds = {id(each) for node in nodes if _is_stateful(node) for each in _seed(node)}
+            for node in nodes:
+                if isinstance(node, ast.Call) and id(node) not in seeds and (drawn := _drawn(node, code)):
                     self.found(Place(None, drawn, "", f"{code.file}:{node.lineno}"), f"{code.name} is a graph")
 
 
-def _drawn(call: Any) -> str:
+def _is_stateful(node: Any) -> bool:
+    """A call of `tf.random` that gives other numbers in each run, also with a seed that was drawn once."""
+    name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+    return name.startswith("tf.random.") and "stateless" not in name
+
+
+def _seed(call: Any) -> Iterator[Any]:
+    for one in call.keywords:
+        if one.arg == "seed":
+            yield from ast.walk(one.value)
+
+
+def _drawn(call: Any, code: Code) -> str:
     """ "np.random.normal"; "" of others."""
     name = ast.unparse(call.func)
     module, _, function = name.rpartition(".")
-    return name if module in _MODULES and function in _DRAWS else ""
+    if module not in _MODULES or function not in _DRAWS:
+        return ""
+    first, _, second = module.partition(".")
+    found = globals_of(code).get(first)
+    found = getattr(found, second, None) if second else found
+    return name if getattr(found, "__name__", "random") in ("random", "numpy.random") else ""  # and not keras.random

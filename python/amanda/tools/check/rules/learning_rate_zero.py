@@ -15,16 +15,18 @@ from ..rule import Rule, Step
 LEAST = 3  # steps in a row, up to the end
 SMALL = 1e-6  # of the largest rate: weights no longer change in float32
 MUCH = 1 / 4  # of all steps, if the rate is not zero
+SOME = 1 / 50  # of all steps, if it is zero: the last batches of epochs, which `len(data) // batch_size` leaves out
 SAMPLES = 16  # steps of a schedule whose rates are compared
 
 
 class LearningRateZero(Rule):
-    """The learning rate of all groups of an optimizer has become zero, and it steps on: three times or more, up to the end
-    of the program. The schedule is shorter than the training, as one that was made for the steps of an epoch, or that steps
-    more often than the optimizer. A rate that was zero from the beginning is no finding. Or the rate is less than a
-    millionth of its largest value in a quarter of all steps, up to the end: it falls in each step by what was meant for an
-    epoch. In TensorFlow it looks at the schedules of Keras, such as a CosineDecay whose `decay_steps` are epochs, and at
-    rates that a callback sets, such as ``lr * 0.1**epoch``, which multiplies the factors of all epochs.
+    """The learning rate of all groups of an optimizer has become zero, and it steps on: three times or more, and in a
+    fiftieth of all steps, up to the end of the program. The schedule is shorter than the training, as one that was made
+    for the steps of an epoch, or that steps more often than the optimizer. A rate that was zero from the beginning is no
+    finding. Or the rate is less than a millionth of its largest value in a quarter of all steps, up to the end: it falls
+    in each step by what was meant for an epoch. In TensorFlow it looks at the schedules of Keras, such as a CosineDecay
+    whose `decay_steps` are epochs, and at rates that a callback sets, such as ``lr * 0.1**epoch``, which multiplies the
+    factors of all epochs.
     """
 
     name = "learning-rate-zero"
@@ -92,7 +94,7 @@ class LearningRateZero(Rule):
 
     def _judge(self, place: Place, steps: int, small: int, last: float) -> None:
         """`small`: steps up to the end."""
-        if small >= (LEAST if last == 0 else max(LEAST, steps * MUCH)):
+        if small >= max(LEAST, steps * (SOME if last == 0 else MUCH)):
             less = "" if last == 0 else ", less than a millionth of the largest,"
             self.found(place, f"it has become {last:.3g}{less} after {steps - small} of {steps} steps", count=small)
 

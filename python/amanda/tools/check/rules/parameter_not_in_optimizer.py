@@ -78,9 +78,9 @@ class ParameterNotInOptimizer(Rule):
     dictionary. Keras tracks the variables of `add_weight` and `keras.Variable`, and no others: `trainable_variables` does
     not have it. It is found if a tape has watched it, its path leads to the loss, no gradient of it was asked for, and
     nothing has changed it. The program must have asked for all `trainable_variables` of the layer, or of a model that has
-    it: a head that is trained alone is right. In eager code it also finds layers that are made in `call`: a tape has
-    watched new variables in three calls or more. `tf.Variable(..., trainable=False)` is for values that are not to be
-    trained.
+    it: a head that is trained alone is right. In eager code it also finds layers that are made in `call`: tapes of one
+    model have watched new variables in three calls or more. `tf.Variable(..., trainable=False)` is for values that are not
+    to be trained.
     """
 
     name = "parameter-not-in-optimizer"
@@ -116,7 +116,8 @@ class ParameterNotInOptimizer(Rule):
         self._made: dict[tuple[str, str], tuple[Place, _Made]] = {}  # by operator and line
         self._not_asked: dict[object, _NotAsked] = {}  # variables of TensorFlow
         self._asked: set[object] = set()
-        self._made_in_calls: list[tuple[Place | None, str]] = []  # of TensorFlow: a new variable of each call
+        # A new variable of each call in TensorFlow, by the first variable that the call asked for.
+        self._made_in_calls: dict[object, list[tuple[Place | None, str]]] = {}
 
     def look(self, context: OpContext) -> None:
         for name, operand in zip(context.parameter_names, context.inputs, strict=False):
@@ -153,9 +154,9 @@ class ParameterNotInOptimizer(Rule):
         self._asked.update(one.value.key for one in call.variables)
         is_eager = not differentiated_in(call.targets[0])
         new = next((one for one in call.others if one.key not in self._asked | self._not_asked.keys()), None)
-        if new is not None:
+        if new is not None and call.variables:
             used = next(iter(eager_uses.get(new.key, {}).values()), None)
-            self._made_in_calls.append((used, new.name))
+            self._made_in_calls.setdefault(call.variables[0].value.key, []).append((used, new.name))
         for one in call.others:
             if one.key in self._asked or one.key in self._not_asked:
                 continue
@@ -170,10 +171,11 @@ class ParameterNotInOptimizer(Rule):
 
     def _at_end_of_calls(self) -> None:
         """Layers of Keras that are made in `call`, where nothing is a graph."""
-        place = next((place for place, _ in self._made_in_calls if place is not None), None)
-        if len(self._made_in_calls) > LEAST and place is not None:
-            name, count = self._made_in_calls[-1][1], len(self._made_in_calls)
-            self.found(place, f"a layer is made anew in each step, with other weights, at last {name}", count=count)
+        for made in self._made_in_calls.values():
+            place = next((place for place, _ in made if place is not None), None)
+            if len(made) > LEAST and place is not None:
+                what = f"a layer is made anew in each step, with other weights, at last {made[-1][1]}"
+                self.found(place, what, count=len(made))
         self._made_in_calls.clear()
 
     def _at_end_of_tensorflow(self) -> None:

@@ -12,7 +12,7 @@ from amanda.toolkit.frames import is_library
 
 from ..rule import Rule
 
-MANY = 6  # functions of one name: several models may have one each
+_OF_MODELS = "variables"  # a function, or a graph of it, for each of several models
 LOOKS = range(4, 13, 2)  # steps of all optimizers between which graphs are counted
 
 
@@ -22,7 +22,8 @@ class TracedAgain(Rule):
     Python or another object that changes.
 
     It counts the graphs of functions at every second step of optimizers, from the fourth to the twelfth, and reports a
-    function of the program that has got one each time.
+    function of the program that has got one each time. It says nothing of graphs that have other variables each time: they
+    may be of several models.
     """
 
     name = "traced-again"
@@ -80,9 +81,11 @@ class TracedAgain(Rule):
 
         for name in set[str].intersection(*map(set, self._new)):
             found = why_traced(name)
+            if found.why == _OF_MODELS:
+                continue
             file = found.source.rpartition(":")[0]
             count = sum(each[name] for each in self._new)
-            if file and not is_library(file) and (found.why != "made" or count >= MANY):
+            if file and not is_library(file):
                 what = f"{name} has got {count} graphs in {LOOKS[-1] - LOOKS[0]} steps: {WHY[found.why]}"
                 self.found(Place(None, "tf.function", "", found.source), what, count=count)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from amanda import OpContext
+from amanda.toolkit import Place
 from amanda.toolkit.frameworks import is_tensorflow
 
 from ..computed import shape_of
 from ..graph import inputs, kind
 from ..rule import Rule
 from ..shared_operators import OF_LOSSES
+from ..traced_code import multiplies
 
 _LOSSES = {
     *("NllLoss", "NllLoss2D", "MseLoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "SoftMarginLoss"),
@@ -20,6 +22,7 @@ class WeightsOfAMean(Rule):
     """Weights of examples multiply a loss that is one number already, the mean of the batch. Each example then counts the
     same, whatever its weight is: the mean is multiplied by the mean weight of the batch. In Keras, that is a loss function
     that takes the mean of all, with `sample_weight` or `class_weight`; in PyTorch, a loss without ``reduction="none"``.
+    In Keras it says nothing of products that the program's own line computes.
     """
 
     name = "weights-of-a-mean"
@@ -65,5 +68,6 @@ class WeightsOfAMean(Rule):
     def _is_loss(self, context: OpContext, position: int) -> bool:
         if is_tensorflow(context):  # of `fit`
             computed = inputs(context)[position]
-            return context.module_path.startswith("compile_loss") and computed is not None and computed.is_trained
+            is_of_loss = context.module_path.startswith("compile_loss") and computed is not None and computed.is_trained
+            return is_of_loss and not multiplies(Place.of(context).source)
         return kind(getattr(context.inputs[position], "grad_fn", None)) in _LOSSES
