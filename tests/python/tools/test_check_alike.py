@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from amanda.tools.check import Check
+from amanda.tools.check.rules import optimizer_made_anew
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -405,3 +406,15 @@ def test_a_library_may_take_one_batch_of_each_pass():
         with amanda.apply(Check(only=["first-batch-only"])) as check:
             exec(compile(code, file, "exec"), {"loader": loader})
         assert len(check.findings()) == count
+
+
+def test_copies_that_take_one_step(monkeypatch):
+    """Of meta-learning. The parameters of one copy may be where those of another were."""
+    monkeypatch.setattr(optimizer_made_anew, "id", lambda one: 7, raising=False)
+    model, check = net(4, 8, 3), Check(only=["optimizer-made-anew"])
+    with amanda.apply(check):
+        for _ in range(16):
+            copied = copy.deepcopy(model)
+            train(copied, adam(copied), steps=1)
+            del copied
+    assert check.findings() == []

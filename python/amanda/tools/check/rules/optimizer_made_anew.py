@@ -18,6 +18,7 @@ LEAST = 4  # optimizers
 class _Made:
     place: Place
     name: str
+    is_alive: Callable[[], object]  # the parameter that the key names
     optimizers: int = 0
     steps: int = 0
 
@@ -53,6 +54,7 @@ class OptimizerMadeAnew(Rule):
 
     def begin(self) -> None:
         self._made: dict[tuple[str, str, Hashable], _Made] = {}
+        self._all: list[_Made] = []
         self._of: weakref.WeakKeyDictionary[Any, _Made] = weakref.WeakKeyDictionary()
 
     def after_step(self, step: Step) -> None:
@@ -63,7 +65,8 @@ class OptimizerMadeAnew(Rule):
         elif step.number == 0 and len(step.parameters) and any(map(len, optimizer.state.values())):
             has_more = any(any(value is not None for value in one.values()) for one in optimizer.state.values())
             if has_more:
-                self._add(optimizer, step.place, (id(step.parameters[0]), len(step.parameters)))
+                first = step.parameters[0]
+                self._add(optimizer, step.place, (id(first), len(step.parameters)), weakref.ref(first))
 
     def after_keras_step(self, optimizer: Any, steps: int, place: Callable[[], Place]) -> None:
         from amanda.toolkit.tensorflow import kept_by, trained_by
@@ -73,17 +76,20 @@ class OptimizerMadeAnew(Rule):
             known.steps += 1
         elif steps == 1 and kept_by(optimizer):
             trained = trained_by(optimizer) or ()
-            self._add(optimizer, place(), (*(one.key for one in trained[:1]), len(trained)))
+            self._add(optimizer, place(), (*(one.key for one in trained[:1]), len(trained)), lambda: self)
 
-    def _add(self, optimizer: Any, place: Place, parameters: Hashable) -> None:
+    def _add(self, optimizer: Any, place: Place, parameters: Hashable, is_alive: Callable[[], object]) -> None:
         key = (place.name, place.source, parameters)
-        made = self._made.setdefault(key, _Made(place, type(optimizer).__name__))
+        made = self._made.get(key)
+        if made is None or made.is_alive() is None:  # of another model, whose parameter was at the same address
+            made = self._made[key] = _Made(place, type(optimizer).__name__, is_alive)
+            self._all.append(made)
         made.optimizers += 1
         made.steps += 1
         self._of[optimizer] = made
 
     def at_end(self, ended_well: bool) -> None:
-        for made in self._made.values():
+        for made in self._all:
             if made.optimizers >= LEAST and made.steps == made.optimizers:
                 what = f"{made.optimizers} of class {made.name} took one step each, for the same parameters"
                 self.found(made.place, what, count=made.optimizers)
