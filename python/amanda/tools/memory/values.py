@@ -459,6 +459,7 @@ def hint_of(function: str) -> str:
 
     return {
         "made": "it is made again and again, and each has a graph of its own: make it once, outside of the loop",
+        "variables": "it is made again and again, for other variables, and each has a graph of its own",
         "shapes": "tensors of another shape are a new trace, unless the function has reduce_retracing=True",
         "values": "arguments that are numbers or objects of Python are a new trace for each value",
     }[why_traced(function).why]

@@ -33,12 +33,11 @@ def why_traced(name: str) -> Traced:
     graphs = [one for one in _graphs() if bodies.label_of(one) == name]
     code = getattr(getattr(functions[-1], "python_function", None), "__code__", None) if functions else None
     source = "" if code is None else frames.encodable(f"{code.co_filename}:{code.co_firstlineno}")
-    captured = [{id(one) for one, _ in each.captures if one.dtype == tf.resource} for each in graphs[-2:]]
-    if len(captured) == 2 and all(captured) and captured[0].isdisjoint(captured[1]):
-        return Traced("variables", source)
     signatures = [tf.nest.flatten(getattr(one, "structured_input_signature", None)) for one in graphs[-2:]]
     if all(one == signatures[0] for one in signatures):
-        return Traced("made", source)
+        captured = [{id(one) for one, _ in each.captures if one.dtype == tf.resource} for each in graphs[-2:]]
+        has_own = len(captured) == 2 and all(captured) and captured[0].isdisjoint(captured[1])
+        return Traced("variables" if has_own else "made", source)
     are_shapes = len({len(each) for each in signatures}) == 1 and all(map(_differ_in_shape, *signatures))
     return Traced("shapes" if are_shapes else "values", source)
 

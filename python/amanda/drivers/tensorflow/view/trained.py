@@ -26,8 +26,8 @@ class SessionOptimizer:
     def __init__(self, session: Any, operators: Sequence[Any]) -> None:
         self._session = weakref.ref(session)
         known = {variable.op.name: variable for variable in session.graph.get_collection("variables")}
-        found = dict.fromkeys(known.get(op.inputs[0].op.name) for op in operators)
-        self.trained = [self._trained(each) for each in found if each is not None]
+        names = dict.fromkeys(op.inputs[0].op.name for op in operators)
+        self.trained = [self._trained(known[name]) for name in names if name in known]
 
     def _trained(self, variable: Any) -> Trained:
         symbol = variable.handle if hasattr(variable, "handle") else variable.op.outputs[0]
