@@ -83,7 +83,7 @@ class Check(TellsSkips, Tool):
         alike: dict[object, list[Rule]] = {}
         for rule in self._rules:
             if rule.ops:
-                alike.setdefault(_asked(rule), []).append(rule)
+                alike.setdefault(rule.group or _asked(rule), []).append(rule)
         self._looking = [_Looking(rules, self._analyze, computed) for rules in alike.values()]
         if self._looking:
             self.depends_on(*self._looking)
@@ -237,13 +237,13 @@ class _Looking(Tool):
         self, rules: Sequence[Rule], analyze: Callable[[_Look, OpContext], None], computed: ComputedInputs
     ) -> None:
         super().__init__(f"check: {', '.join(rule.name for rule in rules)}")
-        if rules[0].knows("tensorflow"):
+        if any(rule.knows("tensorflow") for rule in rules):
             self.depends_on(computed)
-        ops, backward_ops, with_outputs = _asked(rules[0])
-        self.ops = list(ops)
+        self.ops = sorted({name for rule in rules for name in _asked(rule)[0]})
         for rule in rules:
+            ops, backward_ops, with_outputs = _asked(rule)
             self.add_inst_for_op(
-                functools.partial(analyze, rule.look), False, with_outputs, ops=self.ops, optional=True
+                functools.partial(analyze, rule.look), False, with_outputs, ops=list(ops), optional=True
             )
             if backward_ops:
                 look = functools.partial(analyze, rule.look_backward)

@@ -93,6 +93,7 @@ class Rule:
     is_advice: ClassVar[bool] = False  #: right programs may have reasons for what it finds
     ops: ClassVar[Sequence[str]] = ()  #: the operators that it looks at, of "aten" if they name no namespace
     backward_ops: ClassVar[Sequence[str]] = ()  #: operators; it looks at their backward operators
+    group: ClassVar[str] = ""  #: rules of a group share a tool: no operator of one runs inside those of another
     with_outputs: ClassVar[bool] = False  #: it looks at operators after they have run
     only_first_steps: ClassVar[bool] = False  #: `before_step` and `after_step` are called in each optimizer's first one
     counts_backward: ClassVar[bool] = False  #: it uses `before_backward` or `Step.backward_passes`

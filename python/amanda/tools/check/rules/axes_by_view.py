@@ -52,7 +52,7 @@ class AxesByView(Rule):
             return
         given = operands(context)
         before, size = given["self"], given.get("shape", given.get("size"))
-        if size is None or not before.is_contiguous():
+        if size is None or before.is_nested or not before.is_contiguous():
             return
         shape, after = tuple(before.shape), _sizes(size, before.numel())
         if _mixes_states(shape, after) and any(one.is_of(before) for one in self._states):

@@ -37,6 +37,7 @@ class ChangedAfterTrace(Rule):
     sentence = "a number changes, and the traced function goes on with the old one"
     fix = "make it a variable, self.beta = keras.Variable(0.0, trainable=False), and call self.beta.assign(value)"
     is_of_tensorflow = True
+    group = "of TensorFlow"
     ops = WITH_OUTPUTS
     with_outputs = True
     bad = """

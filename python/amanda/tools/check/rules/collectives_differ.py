@@ -32,6 +32,7 @@ class CollectivesDiffer(Rule):
     name = "collectives-differ"
     sentence = "ranks call different collectives"
     fix = "let all ranks compute the same sizes and conditions: reduce them over the ranks first"
+    group = "of few operators"
     ops = ("c10d::*",)
     processes = 2
     bad = """

@@ -35,6 +35,7 @@ class DrawnOnce(Rule):
     sentence = "random numbers are drawn once, when the function is traced"
     fix = "draw with tf.random or keras.random, or draw outside of the function and give it the numbers"
     is_of_tensorflow = True
+    group = "of TensorFlow"
     ops = WITH_OUTPUTS
     with_outputs = True
     bad = """

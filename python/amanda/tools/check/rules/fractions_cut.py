@@ -32,6 +32,7 @@ class FractionsCut(Rule):
     sentence = "ids or labels have fractions, which a cast cuts off"
     fix = "give the embedding ids, and the loss the numbers of classes, and scale only features that are numbers"
     is_of_tensorflow = True
+    group = "of TensorFlow"
     ops = OPERATORS
     bad = """
         model = keras.Sequential([keras.layers.Embedding(8, 4), keras.layers.Flatten(), keras.layers.Dense(1)])

@@ -24,6 +24,7 @@ class GradientCleared(OfFaultySteps):
         "call optimizer.zero_grad() before backward(), not after it; compute the loss from results of the model, without "
         "detach(), item(), argmax() and torch.tensor()"
     )
+    group = "of few operators"
     ops = ("zero_", "_foreach_zero_")
     bad = """
         for _ in range(4):

@@ -30,6 +30,7 @@ class GradientDiscarded(OfFaultySteps):
     name = "gradient-discarded"
     sentence = "gradients are cleared before a step has used them"
     fix = "call optimizer.zero_grad() once per step, not for each backward pass that is accumulated"
+    group = "of few operators"
     ops = ("zero_", "_foreach_zero_", "copy_", "_foreach_copy_")
     counts_backward = False
     bad = """

@@ -38,6 +38,7 @@ class MaskLost(Rule):
         "True, or return self.embedding.compute_mask(ids) in compute_mask; or give the layer mask=..."
     )
     is_of_tensorflow = True
+    group = "of TensorFlow"
     ops = WITH_OUTPUTS
     with_outputs = True
     bad = """

@@ -22,6 +22,7 @@ class MissingZeroGrad(Rule):
     name = "missing-zero-grad"
     sentence = "backward() adds to the gradients that the last step has used"
     fix = "call optimizer.zero_grad() once per step, before backward()"
+    group = "of few operators"
     ops = ("zero_", "_foreach_zero_")
     counts_backward = True
     bad = """

@@ -22,6 +22,7 @@ class Reinitialized(Rule):
     name = "reinitialized"
     sentence = "a trained parameter is initialized again"
     fix = "initialize once, before the loop; after a reset, make a new optimizer"
+    group = "of few operators"
     ops = ("normal_", "uniform_", "zero_")
     bad = """
         for epoch in range(2):

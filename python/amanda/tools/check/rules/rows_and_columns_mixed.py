@@ -20,6 +20,7 @@ class RowsAndColumnsMixed(Rule):
     sentence = "a reshape mixes the rows and columns of images"
     fix = "exchange the axes first: Permute((2, 1, 3)) before Reshape((W, H * C))"
     is_of_tensorflow = True
+    group = "of TensorFlow"
     ops = OPERATORS
     bad = """
         images = np.reshape(x, (4, 4, 8, 1))

@@ -32,6 +32,7 @@ class ScaledTwice(Rule):
     sentence = "data from 0 to 1 are scaled once more"
     fix = "give the model values from 0 to 255, or leave its Rescaling out: include_preprocessing=False"
     is_of_tensorflow = True
+    group = "of TensorFlow"
     ops = OPERATORS
     bad = """
         model = keras.Sequential([keras.layers.Rescaling(1 / 255), keras.layers.Dense(1)])

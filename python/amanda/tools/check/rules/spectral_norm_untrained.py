@@ -29,6 +29,7 @@ class SpectralNormUntrained(Rule):
     name = "spectral-norm-untrained"
     sentence = "spectral_norm divides by a random number"
     fix = "run the model in training mode first, or use torch.nn.utils.parametrizations.spectral_norm"
+    group = "of few operators"
     ops = ("dot",)
     bad = """
         layer = nn.utils.spectral_norm(nn.Linear(4, 8)).eval()
