@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 import weakref
-from types import FrameType
 from typing import Any
 
 from amanda import OpContext
 from amanda.toolkit import Place
-from amanda.toolkit.frames import outwards, program_line
+from amanda.toolkit.frames import program_line
 
+from ..clipping import clipping_by_norm
 from ..gradients import Used, storage
 from ..rule import Rule, Step
 
@@ -62,7 +61,7 @@ class ClipAfterStep(Rule):
         self._was_stale = False  # the last norm that was taken
 
     def look(self, context: OpContext) -> None:
-        frame = _clipping()
+        frame = clipping_by_norm()
         if frame is not None and _is_limit(frame.f_locals.get("max_norm")):
             place = Place(None, "clip_grad_norm_", context.module_path, program_line(frame.f_back))
             if context.op.__name__ == "detach_":
@@ -71,7 +70,7 @@ class ClipAfterStep(Rule):
                 context.insert_before_op(self._on_clip, inputs=[0], place=place)
 
     def _on_clip_of_nothing(self, place: Place) -> None:
-        frame = _clipping()
+        frame = clipping_by_norm()
         given = set(map(id, frame.f_locals.get("parameters", ()))) if frame is not None else set()
         for clips in self._clips.values():
             if not given.isdisjoint(clips.parameters):
@@ -112,12 +111,6 @@ class ClipAfterStep(Rule):
                 what = "no step uses what was clipped: a backward pass follows, and no clipping before the step"
                 self.found(clips.place, what, count=clips.wrong)
         self._all.clear()
-
-
-def _clipping() -> FrameType | None:
-    """The call of `clip_grad_norm_` that runs."""
-    found = (f for f in outwards(sys._getframe(1)) if f.f_globals.get("__name__") == "torch.nn.utils.clip_grad")
-    return next((frame for frame in found if frame.f_code.co_name == "clip_grad_norm_"), None)
 
 
 def _is_limit(limit: Any) -> bool:

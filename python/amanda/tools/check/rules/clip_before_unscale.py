@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from typing import Any
 
 from amanda import OpContext
 from amanda.toolkit import Place
-from amanda.toolkit.frames import outwards
 
+from ..clipping import clipping_by_norm
 from ..rule import Rule, Step
 from ..scalers import calling_scaler
 
@@ -53,7 +52,7 @@ class ClipBeforeUnscale(Rule):
         if context.op.__name__ == "mul":
             if calling_scaler() is not None:
                 context.insert_before_op(self._on_scale, inputs=[])
-        elif _clips():
+        elif clipping_by_norm() is not None:
             place = Place(None, "clip_grad_norm_", context.module_path, context.source)
             context.insert_before_op(self._on_clip, inputs=[], place=place)
 
@@ -70,8 +69,3 @@ class ClipBeforeUnscale(Rule):
 
     def after_step(self, step: Step) -> None:
         self._scalers.clear()
-
-
-def _clips() -> bool:
-    found = (f for f in outwards(sys._getframe(1)) if f.f_globals.get("__name__") == "torch.nn.utils.clip_grad")
-    return any(frame.f_code.co_name == "clip_grad_norm_" for frame in found)

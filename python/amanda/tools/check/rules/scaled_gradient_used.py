@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from typing import Any
 
 from amanda import OpContext
-from amanda.toolkit.frames import outwards
 
+from ..clipping import clipping
 from ..gradients import version
 from ..rule import Rule, Step
 from ..scalers import calling_scaler
@@ -58,7 +57,7 @@ class ScaledGradientUsed(Rule):
 
     def look(self, context: OpContext) -> None:
         if context.op.__name__ != "mul":
-            if any(f.f_globals.get("__name__") == "torch.nn.utils.clip_grad" for f in outwards(sys._getframe(1))):
+            if any(clipping()):
                 context.insert_before_op(self._on_clip, inputs=[0])
         elif calling_scaler() is not None:
             context.insert_before_op(self._on_scale, inputs=[])
